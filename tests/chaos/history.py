@@ -65,7 +65,7 @@ class Begin(Place):
 
 @frozen(kw_only=True)
 class End:
-    """The handler's work was done and it is about to return, or it raised."""
+    """The handler's work was done and it is about to return, or it raised. A later one corrects it."""
 
     at: float
     run: str
@@ -84,7 +84,7 @@ class Settle:
 
 @frozen(kw_only=True)
 class Effect(Place):
-    """A row that a handler wrote in `message.transaction()`, read at the end."""
+    """A row that a handler wrote in the transaction that settled the message, read at the end."""
 
     run: str
     group: str

@@ -1,8 +1,8 @@
 """A worker process of a chaos run: `python -m chaos.worker URL DIRECTORY NAME LEASE HINTS`.
 
 Runs until SIGTERM or the nemesis. Owns the two groups' handlers, which write down what they do: `effects` writes one
-row in `message.transaction()`, `records` only notes the message and settles it by returning or, now and then, by a
-blocking ack.
+row in `message.transaction()` or in a transaction of its own with `message.ack(connection=)`, `records` only notes the
+message and settles it by returning or, now and then, by a blocking ack.
 """
 
 import itertools
@@ -17,11 +17,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import pymysql
 import tenacity
+from attrs import evolve
 
 import lanelog
 from chaos import hints
 from chaos.history import Begin, End, Hinted, Journal, Settle, Warned
+from support.sql import connect, one
 
 TOPIC: Final = "jobs"
 EFFECTS, RECORDS = "effects", "records"
@@ -30,6 +33,11 @@ PUBLISH_TIMEOUT: Final = 10.0
 """Short, so that outages outlast it, and because what was handled is collected after twice that time."""
 FAILS, REJECTS, DAWDLES, ACKS = 0.02, 0.005, 0.1, 0.2
 """How often a handler raises, gives a message up, takes 0.3 seconds, and (records) settles by a blocking ack."""
+OWN, LATE, LEFT = 0.4, 0.2, 0.05
+"""How often `effects` has a transaction of its own, and what share of these is committed late or never."""
+LATENESS: Final = 0.5
+"""Seconds at most between a handler's return and its late commit."""
+SOCKET_SECONDS: Final = 10
 RETRY: Final = lanelog.RetryPolicy(stop=tenacity.stop_after_attempt(50), wait=tenacity.wait_random(0.05, 1.0))
 
 
@@ -40,7 +48,8 @@ class Hiccup(Exception):
 class Handlers:
     """The handlers of both groups."""
 
-    def __init__(self, name: str, journal: Journal) -> None:
+    def __init__(self, url: str, name: str, journal: Journal) -> None:
+        self._url = url
         self._name = name
         self._journal = journal
         self._numbers = itertools.count(1)
@@ -53,9 +62,10 @@ class Handlers:
         asked = time.monotonic()
         try:
             self._work()
+            if self._dice.random() < OWN:
+                return self._own_transaction(message, run)
             with message.transaction() as connection:
-                place = message.topic, message.key, message.offset, message.id
-                connection.cursor().execute(WRITE, (run, *place))
+                self._write(connection, message, run)
                 asked = time.monotonic()
         except BaseException as error:
             if isinstance(error, lanelog.LeaseLost | lanelog.AlreadySettled):
@@ -64,6 +74,52 @@ class Handlers:
             raise
         self._journal.write(Settle(at=time.monotonic(), run=run, asked=asked, accepted=True))
         self._end(run)
+
+    def _own_transaction(self, message: lanelog.Message, run: str) -> None:
+        """Write and ack on a connection of the handler's own, which commits at once, late or never."""
+        seconds = {"connect_timeout": SOCKET_SECONDS, "read_timeout": SOCKET_SECONDS, "write_timeout": SOCKET_SECONDS}
+        connection = connect(self._url, autocommit=False, **seconds)
+        try:
+            self._write(connection, message, run)
+            message.ack(connection=connection)
+            chance = self._dice.random()
+            if chance < LEFT:
+                raise Hiccup
+            if chance < LEFT + LATE:
+                returned = End(at=time.monotonic(), run=run, outcome="returned")
+                self._journal.write(returned)  # before the commit: with that, others may go on
+                late = threading.Timer(self._dice.random() * LATENESS, self._commit_late, (connection, returned))
+                late.start()
+                return
+            asked = time.monotonic()
+            self._commit(connection, run)
+        except BaseException:
+            connection.close()
+            raise
+        connection.close()
+        self._journal.write(Settle(at=time.monotonic(), run=run, asked=asked, accepted=True))
+        self._end(run)
+
+    def _commit_late(self, connection: pymysql.Connection, returned: End) -> None:
+        """Commit behind the handler's back. What is not committed has failed, and had when the handler returned."""
+        try:
+            self._commit(connection, returned.run)
+        except (pymysql.MySQLError, Hiccup):
+            self._journal.write(evolve(returned, outcome="raised"))
+        finally:
+            connection.close()
+
+    @staticmethod
+    def _write(connection: pymysql.Connection, message: lanelog.Message, run: str) -> None:
+        place = message.topic, message.key, message.offset, message.id
+        connection.cursor().execute(WRITE, (run, *place))
+
+    @staticmethod
+    def _commit(connection: pymysql.Connection, run: str) -> None:
+        """Commit, unless the row is not there: then somebody ended the transaction between two of its statements."""
+        if not one(connection, "SELECT COUNT(*) FROM effects WHERE run = %s", run):
+            raise Hiccup
+        connection.commit()
 
     def records(self, message: lanelog.Message) -> None:
         """Note that the work is done, then settle."""
@@ -171,7 +227,7 @@ def main(url: str, directory: str, name: str, lease: str, become: hints.Hints) -
     ):
         logging.getLogger("lanelog").addHandler(Warnings(journal, name))
         until_there(client.ping)
-        handlers = Handlers(name, journal)
+        handlers = Handlers(url, name, journal)
         for group, workers, handler in ((EFFECTS, 6, handlers.effects), (RECORDS, 3, handlers.records)):
             client.subscriber(
                 TOPIC,

@@ -74,14 +74,15 @@ class Engine:
         self.fetch(lane)
         return lane
 
-    def reload(self, old: Lane) -> Lane:
-        """The server has restarted: nothing is in the way of the lane's going on."""
+    def reload(self, old: Lane, *, acked: int = 0, lacks: int = 0) -> Lane:
+        """The server has restarted, with a group that is at `acked`, and maybe without a message."""
         m = self.member
         snapshot = LaneSnapshot(
-            key=old.key, epoch=3, generation=next(GENERATIONS), head=old.state.head, floor=0, offset_acked=0
+            key=old.key, epoch=3, generation=next(GENERATIONS), head=old.state.head, floor=0, offset_acked=acked
         )
         fresh = Lane.load(snapshot, m.rules, m.budget, self.clock.now)
-        assert not m.leasing.replace_lane(old, fresh, reload.vouched(old), {})
+        ids = {offset: name for offset, name in reload.vouched(old).items() if offset != lacks}
+        assert not m.leasing.replace_lane(old, fresh, ids, {})
         return fresh
 
     def fetch(self, lane: Lane) -> None:

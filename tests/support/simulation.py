@@ -35,7 +35,7 @@ from lanelog._engine.working.workers import Worker, Workers
 from lanelog._hints import sender
 from lanelog._process.loop import Loop
 from lanelog.errors import ClosedError, LeaseLost
-from support.sql import rows
+from support.sql import connect, rows
 from support.waiting import eventually
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Hand(threading.Thread):
         self._waits.release()
         self._may_go.acquire()
         try:
-            OUTCOMES[self._outcome](message)
+            {**OUTCOMES, **OWN_OUTCOMES}[self._outcome](message)
         except LeaseLost:
             self.refused = True
 
@@ -173,9 +173,44 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
+def _effect(connection: Any, message: Message) -> None:
+    rows(connection, "INSERT INTO effects VALUES (%s, %s, %s)", message.group, message.key, message.offset)
+
+
 def _in_transaction(message: Message) -> None:
-    with message.transaction() as connection, connection.cursor() as cursor:
-        cursor.execute("INSERT INTO effects VALUES (%s, %s, %s)", (message.group, message.key, message.offset))
+    with message.transaction() as connection:
+        _effect(connection, message)
+
+
+def _in_own_transaction(message: Message) -> Any:
+    """An effect and its ack, on a connection of the handler's own. What then? The handler says it."""
+    hand = threading.current_thread()
+    assert isinstance(hand, Hand)
+    connection = connect(hand.process.world.url, autocommit=False)
+    hand.process.connections.append(connection)
+    try:
+        _effect(connection, message)
+        message.ack(connection=connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _committed(message: Message) -> None:
+    connection = _in_own_transaction(message)
+    connection.commit()
+    connection.close()
+
+
+def _rolled_back(message: Message) -> None:
+    _in_own_transaction(message).close()
+
+
+def _left_open(message: Message) -> None:
+    hand = threading.current_thread()
+    assert isinstance(hand, Hand)
+    hand.process.open.append(_in_own_transaction(message))
 
 
 OUTCOMES: dict[str, Callable[[Message], None]] = {
@@ -191,6 +226,15 @@ OUTCOMES: dict[str, Callable[[Message], None]] = {
 """How a handler may end: by returning or raising, by an explicit call that waits for its flush, with its own commit."""
 
 
+OWN_OUTCOMES: dict[str, Callable[[Message], None]] = {
+    "own effect": _committed,
+    "own effect, rolled back": _rolled_back,
+    "own effect, committed late": _left_open,
+    "own effect, rolled back late": _left_open,
+}
+"""The same with `message.ack(connection=)` in a transaction of the handler's own."""
+
+
 class Process:
     """A client with a subscription for each group, none of whose threads run; `pulls`: it has no workers either."""
 
@@ -200,6 +244,8 @@ class Process:
         self.isolation = Isolation()
         self.hands: list[Hand] = []
         self.connections: list[Any] = []
+        self.open: list[Any] = []
+        """Connections of its handlers whose transactions have acked and have not ended."""
         self.frozen = self.gone = self.stopping = False
         self._handed: dict[str, deque[tuple[Member, Run]]] = {group: deque() for group in GROUPS}
         self.client = lanelog.connect(world.url, lane_idle_purge=20.0, publish_timeout=5.0)
@@ -277,6 +323,14 @@ class Process:
     def settle(self, hand: Hand, outcome: str) -> None:
         """A handler comes to its end."""
         self._go(hand, outcome)
+
+    def finish(self, *, commit: bool) -> None:
+        """The transactions that its handlers have left open come to their end."""
+        while self.open:
+            connection = self.open.pop()
+            if commit:
+                connection.commit()
+            connection.close()
 
     def _go(self, hand: Hand, outcome: str = "") -> None:
         with self.world.acting(self):

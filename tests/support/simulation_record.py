@@ -17,6 +17,8 @@ from support.simulation import ATTEMPTS, GROUPS, Clock, Hand, Process
 from support.simulation_tables import Lease, Place, Tables
 
 NOBODY = ("", 0)
+COMMITTED = ("effect", "own effect", "own effect, committed late")
+"""Outcomes that write an effect and settle in one transaction, which is committed."""
 
 
 @frozen(kw_only=True)
@@ -123,7 +125,7 @@ class Record:
         if hand.attempt.state is State.SUPERSEDED:
             return
         place = _place(hand)
-        if outcome in ("ack", "ack now", "effect"):
+        if outcome in ("ack", "ack now", *COMMITTED):
             self.acks.add((place, Lease(hand.process.owner(place.group), message.fencing_token)))
         elif outcome == "reject":
             self.rejects.add((place, Lease(hand.process.owner(place.group), message.fencing_token)))
@@ -132,7 +134,7 @@ class Record:
 
     def answered(self, place: Place, outcome: str, *, refused: bool) -> None:
         """A handler that settled explicitly has its answer."""
-        if outcome in ("ack now", "effect") and not refused:
+        if outcome in ("ack now", *COMMITTED) and not refused:
             assert self.tables.settled(place), f"{place} was confirmed, and is not settled"
 
     # -- tables --------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 import lanelog
 from lanelog.admin import Admin
 from lanelog.devserver import DevServer
-from support.simulation import GROUPS, LEASE, MIDNIGHT, OUTCOMES, Hand, Process, World, options
+from support.simulation import GROUPS, LEASE, MIDNIGHT, OUTCOMES, OWN_OUTCOMES, Hand, Process, World, options
 from support.simulation_record import Record, Steered
 from support.simulation_tables import Place, Tables
 from support.sql import rows
@@ -33,7 +33,8 @@ STRIDE = 2.5
 
 LOOPS = ["keeper", "settler", "fetcher", "janitor"]
 TROUBLES = ["crashes", "freezes", "oversleeps", "stops"]
-OUTCOME = st.sampled_from(["ack", "ack", *(outcome for outcome in OUTCOMES if outcome != "die")])
+ENDS = [*(outcome for outcome in OUTCOMES if outcome != "die"), *OWN_OUTCOMES]
+OUTCOME = st.sampled_from(["ack", "ack", *ENDS])
 OUTCOMES_IN_A_ROW = st.lists(OUTCOME, min_size=1, max_size=4) | st.just([])
 MOSTLY = st.sampled_from([True, True, False])
 PICK = st.integers(0, 3)
@@ -306,7 +307,7 @@ class Simulation(RuleBasedStateMachine):
                     self.turn(process.role, "settler")
                     again = self.begin_message(process, group)
                 hand = again or hand
-            if not hand.ended and outcome in OUTCOMES:
+            if not hand.ended and outcome in ENDS:
                 self.end_message(hand, outcome)
         if then in TROUBLES and not hand.ended:
             self.trouble(process.role, then)
@@ -348,7 +349,16 @@ class Simulation(RuleBasedStateMachine):
         self.record.decided(hand, outcome)
         hand.process.settle(hand, outcome)
         self.after(hand)
+        if outcome.endswith("late"):
+            self.finish(hand.process, commit="committed" in outcome)
         self.record.answered(place, outcome, refused=hand.refused)
+
+    def finish(self, process: Process, *, commit: bool) -> None:
+        """A transaction that a handler has left open ends behind it, after the settler has asked about it once."""
+        process.turn("settler")
+        self.look(process)
+        process.finish(commit=commit)
+        self.look(process)
 
     def after(self, hand: Hand) -> None:
         """A worker went as far as it could: it may have the next message."""

@@ -176,9 +176,10 @@ class LeasingSide(Side):
             return unproven
         proven = {offset for offset, settled in asked.items() if settled}
         orphans = reload.carry_over(fresh, old, ids, proven)
-        self.state.supersede_locked(orphans.attempts)
         self.state.forget_locked(old)
-        self._open_locked(fresh)  # under the same lock: no thread finds the lane missing
+        self.state.lanes[fresh.key] = fresh  # under the same lock: no thread finds the lane missing
+        self.state.supersede_locked(orphans.attempts)  # which ends their runs, before the lane makes its plans
+        self._open_locked(fresh)
         at = self.state.at
         error = LeaseLost(f"{at.group}/{at.topic}/{old.key}: the server has another message there by now")
         self.state.effects.resolve(orphans.waiters, error)

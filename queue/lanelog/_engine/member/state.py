@@ -194,10 +194,11 @@ class MemberState:
             handlings = Handlings()
             handlings.add(attempt.number, attempt.row.published_at, seconds, time.time() - seconds, done=done)
             self.signals.meter.handled(self.at, handlings)
-        lane = self.lane_of(attempt.term)
-        if attempt.run is not None and lane is not None:
-            lane.dispatch.finished(attempt.run)
-            attempt.run.let_go()
+        if attempt.run is not None:
+            lane = self.lane_of(attempt.run.term)  # after a reload, that of an orphan is not the attempt's
+            if lane is not None:
+                lane.dispatch.finished(attempt.run)
+                attempt.run.let_go()
         attempt.release()
         return True
 

@@ -9,6 +9,7 @@ import weakref
 import pytest
 
 from lanelog._engine.lane.flush_waiter import FlushWaiter
+from lanelog._engine.lane.run import State
 from lanelog._engine.lane.values import ACKED
 from lanelog._engine.member import state
 from lanelog._engine.member.effects import Effects
@@ -352,6 +353,27 @@ def test_what_was_acked_first_is_handed_out_once_after_a_reload(clock: Clock) ->
     assert engine.runs.empty()
     assert engine.offsets() == [1]
     assert engine.runs.empty()
+
+
+@pytest.mark.parametrize(("acked", "lacks", "left"), [(1, 0, [2]), (0, 1, [1, 2])], ids=["settled", "another"])
+def test_a_lane_does_not_wait_for_an_orphan_in_the_users_hands(
+    clock: Clock, acked: int, lacks: int, left: list[int]
+) -> None:
+    """A message in a user's hands is settled on the server, or another one is there: its run ends with the reload."""
+    engine = Engine(clock, singly=True)
+    old = engine.open(head=2)
+    attempt = engine.start(engine.run())
+    released: list[str] = []
+    engine.member.attempts.detach(attempt, lambda: released.append("slot"))
+    fresh = engine.reload(old, acked=acked, lacks=lacks)
+    assert (attempt.state, released) == (State.SUPERSEDED, ["slot"])
+    engine.fetch(fresh)
+    for offset in left:
+        run = engine.run()
+        assert engine.start(run).offset == offset
+        run.record(run.attempts[0], ACKED)
+        engine.member.attempts.finish(run)
+    assert fresh.state.watermark == 2
 
 
 def test_a_member_reports_its_first_failure_only(clock: Clock) -> None:
