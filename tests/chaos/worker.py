@@ -20,11 +20,12 @@ from typing import Final
 import pymysql
 import tenacity
 from attrs import evolve
+from pymysql.constants import CLIENT
 
 import lanelog
 from chaos import hints
 from chaos.history import Begin, End, Hinted, Journal, Settle, Warned
-from support.sql import connect, one
+from support.sql import connect
 
 TOPIC: Final = "jobs"
 EFFECTS, RECORDS = "effects", "records"
@@ -34,7 +35,7 @@ PUBLISH_TIMEOUT: Final = 10.0
 FAILS, REJECTS, DAWDLES, ACKS = 0.02, 0.005, 0.1, 0.2
 """How often a handler raises, gives a message up, takes 0.3 seconds, and (records) settles by a blocking ack."""
 OWN, LATE, LEFT = 0.4, 0.2, 0.05
-"""How often `effects` has a transaction of its own, and what share of these is committed late or never."""
+"""How often `effects` has a transaction of its own, and what share of these is committed late, or never."""
 LATENESS: Final = 0.5
 """Seconds at most between a handler's return and its late commit."""
 SOCKET_SECONDS: Final = 10
@@ -63,7 +64,8 @@ class Handlers:
         try:
             self._work()
             if self._dice.random() < OWN:
-                return self._own_transaction(message, run)
+                self._own_transaction(message, run)
+                return
             with message.transaction() as connection:
                 self._write(connection, message, run)
                 asked = time.monotonic()
@@ -78,21 +80,20 @@ class Handlers:
     def _own_transaction(self, message: lanelog.Message, run: str) -> None:
         """Write and ack on a connection of the handler's own, which commits at once, late or never."""
         seconds = {"connect_timeout": SOCKET_SECONDS, "read_timeout": SOCKET_SECONDS, "write_timeout": SOCKET_SECONDS}
-        connection = connect(self._url, autocommit=False, **seconds)
+        connection = connect(self._url, autocommit=False, client_flag=CLIENT.MULTI_STATEMENTS, **seconds)
         try:
+            connection.cursor().execute("SAVEPOINT chaos")
             self._write(connection, message, run)
             message.ack(connection=connection)
-            chance = self._dice.random()
-            if chance < LEFT:
-                raise Hiccup
-            if chance < LEFT + LATE:
+            self._fail(LEFT)
+            if self._dice.random() < LATE:
                 returned = End(at=time.monotonic(), run=run, outcome="returned")
                 self._journal.write(returned)  # before the commit: with that, others may go on
                 late = threading.Timer(self._dice.random() * LATENESS, self._commit_late, (connection, returned))
                 late.start()
                 return
             asked = time.monotonic()
-            self._commit(connection, run)
+            self._commit(connection)
         except BaseException:
             connection.close()
             raise
@@ -103,8 +104,8 @@ class Handlers:
     def _commit_late(self, connection: pymysql.Connection, returned: End) -> None:
         """Commit behind the handler's back. What is not committed has failed, and had when the handler returned."""
         try:
-            self._commit(connection, returned.run)
-        except (pymysql.MySQLError, Hiccup):
+            self._commit(connection)
+        except pymysql.MySQLError:
             self._journal.write(evolve(returned, outcome="raised"))
         finally:
             connection.close()
@@ -115,11 +116,11 @@ class Handlers:
         connection.cursor().execute(WRITE, (run, *place))
 
     @staticmethod
-    def _commit(connection: pymysql.Connection, run: str) -> None:
-        """Commit, unless the row is not there: then somebody ended the transaction between two of its statements."""
-        if not one(connection, "SELECT COUNT(*) FROM effects WHERE run = %s", run):
-            raise Hiccup
-        connection.commit()
+    def _commit(connection: pymysql.Connection) -> None:
+        """Commit in one request, and only what began with our savepoint: else somebody has ended it unseen."""
+        with connection.cursor() as cursor:
+            cursor.execute("RELEASE SAVEPOINT chaos; COMMIT")
+            cursor.nextset()
 
     def records(self, message: lanelog.Message) -> None:
         """Note that the work is done, then settle."""
@@ -159,6 +160,10 @@ class Handlers:
 
     def _end(self, run: str, *, raised: bool = False) -> None:
         self._journal.write(End(at=time.monotonic(), run=run, outcome="raised" if raised else "returned"))
+
+    def _fail(self, share: float) -> None:
+        if self._dice.random() < share:
+            raise Hiccup
 
     def _work(self) -> None:
         chance = self._dice.random()
