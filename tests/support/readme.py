@@ -31,6 +31,7 @@ class Example(Enum):
     PROCESS_ONE = ("docs/howto/workers.md", "signal.signal(")
     SQLALCHEMY_ACK = ("docs/howto/orm.md", "session(message, Session)")
     DJANGO_JOBS = ("docs/howto/orm.md", "@client.subscriber")
+    DJANGO_TASKS = ("docs/howto/orm.md", "@task(")
     DJANGO_ACK = ("docs/howto/orm.md", 'bills=F("bills")')
     RELAY = ("docs/howto/relay.md", "Idempotency-Key")
     SQLALCHEMY_PUBLISH = ("docs/howto/orm.md", "session.begin()")

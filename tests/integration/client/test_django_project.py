@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,13 @@ from support.waiting import eventually
 pytestmark = pytest.mark.one_family("mariadb")
 
 SETTINGS = """
+from importlib.util import find_spec
+
 import pymysql
 
 pymysql.install_as_MySQLdb()
-INSTALLED_APPS = ["lanelog.contrib.django", "shop"]
+MORE = ["django_tasks"] if find_spec("django_tasks") else []
+INSTALLED_APPS = ["lanelog.contrib.django", "shop", *MORE]
 USE_TZ = True
 DATABASES = {{
     "default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
@@ -41,6 +45,8 @@ DATABASES = {{
     }},
 }}
 LANELOG = {lanelog!r}
+TASKS = {tasks!r}
+EMAIL_BACKEND, EMAIL_FILE_PATH = "django.core.mail.backends.filebased.EmailBackend", "mails"
 """
 TESTS = """
 import lanelog
@@ -64,6 +70,48 @@ class OrderTest(PublishedMixin, TestCase):
             publish("orders", "k", b"")
 """
 
+MODULE = "django.tasks" if find_spec("django.tasks") else "django_tasks"
+TASKS = f"""{example(Example.DJANGO_TASKS).text.replace("django_tasks", MODULE)}
+
+
+@task(takes_context=True)
+async def flaky(context, key):
+    with open("attempts", "a") as file:
+        print(key, context.attempt, context.task_result.id, file=file)
+    if context.attempt == 1:
+        raise ValueError(key)
+"""
+ENQUEUE = f"""
+from datetime import timedelta
+from django.db import transaction
+from django.utils import timezone
+from {MODULE}.exceptions import InvalidTaskError
+from shop.tasks import flaky, remind
+
+with transaction.atomic(using="shop"):
+    remind.enqueue("ann@example.com", "first")
+    try:
+        with transaction.atomic(using="shop"):
+            remind.enqueue("ann@example.com", "never")
+            raise KeyError
+    except KeyError:
+        pass
+remind.enqueue("ann@example.com", "second")
+remind.using(run_after=timezone.now() + timedelta(hours=1)).enqueue("ann@example.com", "much later")
+print("enqueued", flaky.enqueue("bob").id)
+try:
+    remind.using(priority=1)
+except InvalidTaskError as error:
+    print(error)
+"""
+
+
+def tasks(**options: object) -> dict[str, Any]:
+    """The setting of the page, with other options."""
+    options = {"key": "shop.tasks.key_of", **options}
+    backend = "lanelog.contrib.django.tasks.LanelogBackend"
+    return {"default": {"BACKEND": backend, "QUEUES": ["default", "mails"], "OPTIONS": options}}
+
 
 @pytest.fixture
 def project(tmp_path: Path, lanelog_url: str) -> Callable[..., "subprocess.Popen[str]"]:
@@ -73,10 +121,12 @@ def project(tmp_path: Path, lanelog_url: str) -> Callable[..., "subprocess.Popen
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop/__init__.py").touch()
     (tmp_path / "shop/jobs.py").write_text(example(Example.DJANGO_JOBS).text)
+    (tmp_path / "shop/tasks.py").write_text(TASKS)
     (tmp_path / "shop/tests.py").write_text(f"from shop import jobs{TESTS}")
 
-    def run(*command: str, **lanelog: object) -> "subprocess.Popen[str]":
-        settings = SETTINGS.format(**named, host=config.host, port=config.port, lanelog={"database": "shop", **lanelog})
+    def run(*command: str, backend: object = None, **lanelog: object) -> "subprocess.Popen[str]":
+        server = {**named, "host": config.host, "port": config.port}
+        settings = SETTINGS.format(**server, lanelog={"database": "shop", **lanelog}, tasks=backend or tasks())
         (tmp_path / "settings.py").write_text(settings)
         return subprocess.Popen(
             [sys.executable, "-m", "django", *command],
@@ -95,6 +145,11 @@ def said(process: "subprocess.Popen[str]", status: int = 0) -> str:
     output, _ = process.communicate(timeout=60)
     assert process.returncode == status, output
     return output
+
+
+def lines(file: Path) -> list[str]:
+    """What a task has written."""
+    return file.read_text().splitlines()
 
 
 @pytest.mark.thorough
@@ -117,6 +172,30 @@ def test_a_project_runs_its_jobs(project: Callable[..., Any], lanelog_client: Cl
 
 
 @pytest.mark.thorough
+def test_a_project_runs_its_tasks(
+    project: Callable[..., Any], lanelog_client: Client, raw: Any, tmp_path: Path
+) -> None:
+    """Tasks are published with the commit of `atomic()`, in order per key, later if told so, and retried."""
+    del lanelog_client  # it has made the tables
+    out = said(project("shell", "-v", "0", "-c", ENQUEUE))
+    assert "Backend does not support setting priority of tasks" in out
+    name = out.split("enqueued ")[1].split()[0]
+    worker = project("lanelog_worker")
+    try:
+        eventually(lambda: (tmp_path / "attempts").exists() and len(lines(tmp_path / "attempts")) == 2, within=30)
+        eventually(lambda: len(list((tmp_path / "mails").glob("*"))) == 2, within=30)
+    finally:
+        worker.send_signal(signal.SIGTERM)
+    said(worker)
+    assert lines(tmp_path / "attempts") == [f"bob 1 {name}", f"bob 2 {name}"]
+    mails = [
+        each.read_text() for each in sorted((tmp_path / "mails").glob("*"), key=lambda file: file.stat().st_mtime_ns)
+    ]
+    assert ["first" in mails[0], "second" in mails[1]] == [True, True]
+    assert rows(raw, "SELECT topic, partition_key FROM queue_scheduled") == [("tasks.mails", "ann@example.com")]
+
+
+@pytest.mark.thorough
 def test_a_testcase_sees_what_would_be_published(project: Callable[..., Any]) -> None:
     """A module of tests may import handlers before the database of the test is there, and nothing is sent."""
     assert "OK" in said(project("test", "shop"))
@@ -127,4 +206,6 @@ def test_wrong_settings_are_found_by_the_check(project: Callable[..., Any]) -> N
     """Each by one sentence, also where a command meets them; right ones pass."""
     assert "no issues" in said(project("check"))
     assert "did you mean 'database'" in said(project("check", databse="shop"), 1)
+    assert "did you mean 'workers'" in said(project("check", backend=tasks(worker=2)), 1)
+    assert "names no QUEUES" in said(project("check", backend={"default": {**tasks()["default"], "QUEUES": []}}), 1)
     assert "one of sqlite" in said(project("lanelog_worker", "--skip-checks", database="default"), 1)

@@ -115,6 +115,11 @@ def ack(message: Message, using: str | None = None) -> None:
         _register(connection, _Ack(message))
 
 
+def is_open(using: str | None = None) -> bool:
+    """Whether an `atomic()` of the application is open on the database."""
+    return bool(_blocks(_connection(using)))
+
+
 def pending(using: str | None = None) -> list[Pending]:
     """Return what the open transaction publishes when it commits, in the order of the calls."""
     return [each for each in _registered(_connection(using)) if isinstance(each, Pending)]

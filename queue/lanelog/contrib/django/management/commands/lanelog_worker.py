@@ -1,9 +1,11 @@
-"""`manage.py lanelog_worker`: all handlers of the applications in one process."""
+"""`manage.py lanelog_worker`: all handlers of the applications and all tasks in one process."""
 
 from __future__ import annotations
 
-from typing import Any
+from importlib import import_module
+from typing import Any, Final
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils.module_loading import autodiscover_modules
 
@@ -11,11 +13,13 @@ from lanelog.contrib.django.configuration import configuration
 from lanelog.contrib.django.process_client import client
 from lanelog.errors import LanelogError
 
+BACKEND: Final = "lanelog.contrib.django.tasks.LanelogBackend"
+
 
 class Command(BaseCommand):  # type: ignore[misc]  # Django ships no types
     """Runs the handlers until SIGTERM or Ctrl-C, and drains."""
 
-    help = "Run the handlers that are decorated in the applications' jobs.py, until SIGTERM; then drain."
+    help = "Run the handlers of the applications' jobs.py, and tasks if lanelog is their backend, until SIGTERM."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """See `Client.run`."""
@@ -28,6 +32,8 @@ class Command(BaseCommand):  # type: ignore[misc]  # Django ships no types
         try:
             name = configuration().jobs
             autodiscover_modules(name)
+            if any(each.get("BACKEND") == BACKEND for each in getattr(settings, "TASKS", {}).values()):
+                import_module("lanelog.contrib.django.tasks").subscribe()
             client.run(workers=options["workers"], drain_timeout=options["drain_timeout"], health=options["health"])
         except LanelogError as error:
             raise CommandError(str(error)) from error
