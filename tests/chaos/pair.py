@@ -54,6 +54,8 @@ class Pair:
     replica: Node | None = field(default=None, init=False)
     retired: Node | None = field(default=None, init=False)
     """What was the primary, and is read-only now."""
+    struck: float = field(default=0.0, init=False)
+    """Right before the primary was killed: clients may notice it before it is known to be dead."""
     _also: list[Proxy] = field(factory=list, init=False)
     _disks: dict[int, SmallDisk] = field(factory=dict, init=False)
     _retired_at: str = field(default="", init=False)
@@ -168,6 +170,7 @@ class Pair:
 
         `look` sees the new primary before anybody else does.
         """
+        self.struck = time.monotonic()
         self.primary.kill()
         died = time.monotonic()
         old, new = self.primary, self._replica()
@@ -204,6 +207,7 @@ class Pair:
         """Kill the primary and start it on an older copy of its data; the times as of `promote`."""
         self._end(self.replica)  # it is ahead now
         self.replica = None
+        self.struck = time.monotonic()
         self.primary.kill()
         died = time.monotonic()
         for proxy in (self.address, *self._also):

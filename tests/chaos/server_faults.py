@@ -121,7 +121,7 @@ class ServerFaults:
     def _lost(self, kind: str, held: float, died: float, opened: float, kept: list[Event]) -> list[Event]:
         loss = Loss(kind=kind, held=held, died=died, opened=opened)  # type: ignore[arg-type]
         of_it = [evolve(each, loss=opened) for each in kept]  # type: ignore[misc]
-        return [Fault(kind=kind, start=died, end=opened), loss, *of_it]  # type: ignore[arg-type]
+        return [Fault(kind=kind, start=self.pair.struck, end=opened), loss, *of_it]  # type: ignore[arg-type]
 
     def _watch(self, meanwhile: Callable[[], None] = lambda: None) -> list[Event]:
         """No other fault comes until the time is over in which everything has to move again."""

@@ -90,8 +90,8 @@ class SubscriptionCore:
         if self.handler is not None:
             handler = compose(self.handler, config.middleware)
             self._workers = Workers(self.group, config, handler, self._runs, self._engine.context)
-            for member in self.members:
-                member.workload = self._workers.workload
+        for member in self.members:
+            member.workload = self._puller.workload if self._workers is None else self._workers.workload
         self._hung = HungHandlers(config, self.members, self._workers, self.ask_to_stop)
 
     def __repr__(self) -> str:

@@ -42,7 +42,7 @@ class RunningHandler:
 
 @frozen(kw_only=True)
 class OpenAck:
-    """An ack in a transaction of its handler's that was open when the handler had returned."""
+    """An ack in a transaction of its handler's that was open when the handler had returned, or of a pulled message."""
 
     topic: str
     key: str
@@ -61,6 +61,7 @@ class Workload:
     pid: int
     """The process, as its host or its container numbers it."""
     workers: int
+    """0: its messages are pulled."""
     busy: int
     """Workers in a handler, and those that wait because a quarantined message runs alone or is about to."""
     quiet: float

@@ -39,8 +39,10 @@ def lease_of(lane: LaneInfo) -> str:
 
 
 def busy_of(member: MemberInfo) -> str:
-    """Return how many of a member's workers are busy: `3/4`. Nothing: its heartbeat does not say it."""
-    return NOTHING if member.workload is None else f"{member.workload.busy}/{member.workload.workers}"
+    """Return how many of a member's workers are busy: `3/4`. Nothing: it has none, or its heartbeat does not say it."""
+    if member.workload is None or not member.workload.workers:
+        return NOTHING
+    return f"{member.workload.busy}/{member.workload.workers}"
 
 
 def pool_waits_of(member: MemberInfo) -> int | None:

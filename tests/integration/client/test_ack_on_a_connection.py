@@ -1,5 +1,6 @@
 """`message.ack(connection=)`: the ack is written in a transaction of the handler's own, and committed with it."""
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -175,9 +176,9 @@ def test_an_open_transaction_holds_its_own_message_alone(lanelog_client: Client,
     assert done.wait(3)[1:] == [("held", 2), ("held", 1)]
 
 
-@pytest.mark.thorough
-def test_status_names_the_connection_that_nobody_ends(lanelog_client: Client, open_raw: Any) -> None:
-    """Within 15 s of the ack, with its number and the way out; when it has ended, nothing is said any more."""
+@pytest.mark.parametrize("pulled", thorough(False, True), ids=lambda value: "pulled" if value else "handled")
+def test_status_names_the_connection_that_nobody_ends(lanelog_client: Client, open_raw: Any, pulled: bool) -> None:
+    """Within 15 s of the ack, with its number, its account and the way out; when it has ended, nothing is said."""
     holder, acked = open_raw(), Record()
 
     def handle(message: Message) -> None:
@@ -189,12 +190,16 @@ def test_status_names_the_connection_that_nobody_ends(lanelog_client: Client, op
 
     number = one(holder, "SELECT CONNECTION_ID()")
     lanelog_client.publish("t", "a", b"x")
-    lanelog_client.subscribe("t", "g", handle)
+    if pulled:
+        handle(next(iter(lanelog_client.deliveries("t", "g", timeout=10))))
+    else:
+        lanelog_client.subscribe("t", "g", handle)
     (began,) = acked.wait(1)
     (found,) = eventually(shown, every=0.2)
     assert time.monotonic() - began < 15
     assert (found.topic, found.group, found.key, found.offset) == ("t", "g", "a", 1)
-    assert f"Connection {number} has acked it" in found.detail
+    account = one(holder, "SELECT USER()").partition("@")[0]
+    assert re.match(rf"Connection {number} \({account}@\S+\) has acked it", found.detail)
     assert f"`KILL {number}`" in found.detail
     holder.commit()
     eventually(lambda: not shown(), every=0.2)

@@ -143,7 +143,7 @@ def every_problem() -> list[Problem]:
         *map(of_server, servers),
         of_contradiction(wrong),
         held("a", 12),
-        of_open_ack("builders", OpenAck(topic="merge", key="repo-1", offset=7, seconds=9.0, connection=41)),
+        of_open_ack("builders", OpenAck(topic="merge", key="repo-1", offset=7, seconds=9.0, connection=41), "app@db-1"),
         *(each for changes in groups for each in of_group(group(**changes), None)),
         *(of_lane(lane(**changes), GROUP, 61.0) for changes in lanes),
         *of_letters(TOPIC, [reason("bad", 5), reason("a\x1b", 4), reason("b", 3), reason("c", 2)]),

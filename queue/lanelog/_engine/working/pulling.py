@@ -15,6 +15,7 @@ from attrs import define
 from lanelog._engine.delivery import message_of
 from lanelog._engine.lane.values import ACKED, EXPIRED
 from lanelog._engine.member.isolation import Passage, process_isolation
+from lanelog._engine.working import workload
 from lanelog._engine.working.workers import run_hook
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from lanelog._engine.engine_context import EngineContext
     from lanelog._engine.lane.run import Run
     from lanelog._engine.member.member import Member
+    from lanelog._process.workload import Workload
     from lanelog.config import SubscriptionConfig
     from lanelog.message import Message
 
@@ -56,6 +58,21 @@ class Puller:
             elif (message := self._hand_over(item[0], item[1], until)) is not None:
                 return message
         return None
+
+    def workload(self) -> Workload | None:
+        """Return what a heartbeat says of pulled messages: acks in open transactions. None: there is no such ack."""
+        found = workload.measure(
+            (),
+            (),
+            workers=0,
+            longest=0.0,
+            visibility_timeout=self.config.visibility_timeout,
+            pool_waits=self.context.database.waits,
+            outermost=None,
+            acked=[(member, attempt) for member in self.members for attempt in member.caller_acks.open()],
+            now=time.monotonic(),
+        )
+        return found if found.acks else None
 
     def drain(self) -> None:
         """Give back the runs that were not pulled."""

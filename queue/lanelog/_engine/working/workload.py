@@ -47,14 +47,15 @@ def measure(
     longest: float,
     visibility_timeout: float,
     pool_waits: int,
-    outermost: CodeType,
+    outermost: CodeType | None,
     acked: Iterable[tuple[Member, Attempt]],
     now: float,
 ) -> Workload:
     """Return what the workers do.
 
     `busy`: those in a handler. `waits`: since when others have waited in the isolation. `outermost`: the engine's frame
-    that calls the handler. `acked`: attempts whose handlers have returned, and whose acks stand in open transactions.
+    that calls the handler; None: there are no handlers. `acked`: attempts whose handlers have returned or that were
+    pulled, and whose acks stand in open transactions.
     """
     long = [each for each in busy if now - each.attempt.started >= LONG_SECONDS]
     long.sort(key=lambda each: each.attempt.started)
@@ -68,7 +69,7 @@ def measure(
         patience=round(patience(visibility_timeout, longest), 1),
         pool_waits=pool_waits,
         acks=_open(acked, now),
-        handlers=_described(long[:DESCRIBED_HANDLERS], outermost, now) if long else (),
+        handlers=_described(long[:DESCRIBED_HANDLERS], outermost, now) if outermost is not None and long else (),
     )
 
 

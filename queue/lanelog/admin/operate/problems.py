@@ -262,9 +262,13 @@ def of_held_head(held: HeldHead) -> Problem | None:
     )
 
 
-def of_open_ack(group: str, ack: OpenAck) -> Problem:
-    """Return the problem of a message that is acked in a transaction which nobody has ended."""
+def of_open_ack(group: str, ack: OpenAck, account: str | None) -> Problem:
+    """Return the problem of a message that is acked in a transaction which nobody has ended.
+
+    `account`: that of the connection, as `user@host`. None: the asking account may not see it.
+    """
     by = f"Connection {ack.connection}" if ack.connection else "A connection"
+    by += f" ({account})" if account else ""
     end = "Commit it or roll it back" + (f", or `KILL {ack.connection}`" if ack.connection else "")
     return Problem(
         rank=Rank.STUCK,
@@ -276,6 +280,7 @@ def of_open_ack(group: str, ack: OpenAck) -> Problem:
         lasted=ack.seconds,
         detail=f"{by} has acked it in a transaction that is still open, though the handler has returned. {end}",
         remedy="then check again",
+        cause=by,
         command=command("status", ack.topic),
     )
 

@@ -14,6 +14,8 @@ from lanelog.errors import DatabaseError
 from lanelog.migrations.declared import declared_tables
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from lanelog._database import Executor
 
 # The oldest open transaction of the server, which keeps deleted rows in every index (needs PROCESS). The server shows
@@ -38,6 +40,10 @@ _SIZES = """SELECT table_name, COALESCE(table_rows, 0), COALESCE(data_length, 0)
 FROM information_schema.tables WHERE table_schema = DATABASE()"""
 
 
+# All sessions, or without PROCESS those of the account (no table).
+_SESSIONS = "SHOW PROCESSLIST"
+
+
 @frozen(kw_only=True)
 class OldestTransaction:
     """The transaction that has been open for longest."""
@@ -52,6 +58,11 @@ class TableSize:
 
     rows: int
     bytes: int
+
+
+def accounts(cx: Executor, connections: Collection[int]) -> dict[int, str]:
+    """Return the accounts of these connections, as `user@host`. Without PROCESS, those of the asking account alone."""
+    return {int(row[0]): f"{row[1]}@{row[2]}" for row in cx.query(_SESSIONS) if int(row[0]) in connections}
 
 
 def oldest_transaction(cx: Executor) -> OldestTransaction | None:

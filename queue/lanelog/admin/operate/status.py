@@ -16,7 +16,7 @@ from lanelog._log.lookup.known import read
 from lanelog.admin.dead_letters import listing
 from lanelog.admin.lookup import completion
 from lanelog.admin.lookup.parallel import in_parallel
-from lanelog.admin.operate import backlog, repair
+from lanelog.admin.operate import backlog, repair, server
 from lanelog.admin.operate.held_heads import held_heads
 from lanelog.admin.operate.hung import busy_words, members_hung, normal_seconds
 from lanelog.admin.operate.problem import Problem
@@ -222,13 +222,14 @@ def _problems(database: Database, seen: StatusParts, growth: dict[tuple[str, str
     if seen.unwritten is not None:
         yield of_server(seen.unwritten)
     believed = seen.unwritten is None
+    accounts = _accounts(database, {ack.connection for each in seen.groups for ack in each.acks})
     yield from map(of_contradiction, seen.wrong)
     yield from (problem for each in seen.held or () if (problem := of_held_head(each)) is not None)
     for each, inside in zip(seen.groups, inside_groups(database, seen.groups, believed=believed), strict=True):
         group, busy = each.info, busy_words(inside.workloads.values()) if inside.workloads else ""
         yield from of_group(group, growth.get((group.topic, group.group)), believed=believed, busy=busy)
         yield from inside.hung
-        yield from (of_open_ack(each.info.group, ack) for ack in each.acks)
+        yield from (of_open_ack(each.info.group, ack, accounts.get(ack.connection)) for ack in each.acks)
         yield from inside.lanes
     dying = [topic for topic in seen.topics if topic.dead_letters and not topic.holds_dead_letters]
     few = sorted((topic for topic in dying if topic.dead_letters <= LETTERS), key=lambda topic: -topic.dead_letters)
@@ -240,6 +241,10 @@ def _problems(database: Database, seen: StatusParts, growth: dict[tuple[str, str
     for topic in dying:
         known = topic.topic in explained
         yield from of_letters(topic, listing.counts(database, topic.topic, None).reasons if known else None)
+
+
+def _accounts(database: Database, connections: Collection[int]) -> dict[int, str]:
+    return read(database, server.accounts, "asking whose connections they are", connections) if connections else {}
 
 
 @frozen(kw_only=True)

@@ -142,7 +142,7 @@ def _quiet(member: MemberInfo, *, believed: bool) -> Texts:
 
 def _busy(member: MemberInfo) -> str:
     """Return how many workers of a member are busy. A member that is gone has none."""
-    if member.workload is not None:
+    if member.workload is not None and member.workload.workers:
         return f"{member.workload.busy:,} of {member.workload.workers:,}"
     return _UNKNOWN if member.state.lives else "-"
 
