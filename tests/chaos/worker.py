@@ -87,9 +87,7 @@ class Handlers:
             message.ack(connection=connection)
             self._fail(LEFT)
             if self._dice.random() < LATE:
-                returned = End(at=time.monotonic(), run=run, outcome="returned")
-                self._journal.write(returned)  # before the commit: with that, others may go on
-                late = threading.Timer(self._dice.random() * LATENESS, self._commit_late, (connection, returned))
+                late = threading.Timer(self._dice.random() * LATENESS, self._commit_late, (connection, run))
                 late.start()
                 return
             asked = time.monotonic()
@@ -101,8 +99,10 @@ class Handlers:
         self._journal.write(Settle(at=time.monotonic(), run=run, asked=asked, accepted=True))
         self._end(run)
 
-    def _commit_late(self, connection: pymysql.Connection, returned: End) -> None:
-        """Commit behind the handler's back. What is not committed has failed, and had when the handler returned."""
+    def _commit_late(self, connection: pymysql.Connection, run: str) -> None:
+        """Commit behind the handler's back. Until now nobody may go on; what is not committed has failed by now."""
+        returned = End(at=time.monotonic(), run=run, outcome="returned")
+        self._journal.write(returned)
         try:
             self._commit(connection)
         except pymysql.MySQLError:
@@ -248,6 +248,9 @@ def main(url: str, directory: str, name: str, lease: str, become: hints.Hints) -
             )(handler)
         until_there(client.start)
         client.run()
+        for late in threading.enumerate():
+            if isinstance(late, threading.Timer):
+                late.join()
         journal.write(noted(client, name))
 
 

@@ -125,7 +125,7 @@ class Record:
         if hand.attempt.state is State.SUPERSEDED:
             return
         place = _place(hand)
-        if outcome in ("ack", "ack now", *COMMITTED):
+        if outcome in ("ack", "ack now", "effect", "own effect"):
             self.acks.add((place, Lease(hand.process.owner(place.group), message.fencing_token)))
         elif outcome == "reject":
             self.rejects.add((place, Lease(hand.process.owner(place.group), message.fencing_token)))

@@ -23,7 +23,7 @@ from lanelog.admin import Admin
 from lanelog.devserver import DevServer
 from support.simulation import GROUPS, LEASE, MIDNIGHT, OUTCOMES, OWN_OUTCOMES, Hand, Process, World, options
 from support.simulation_record import Record, Steered
-from support.simulation_tables import Place, Tables
+from support.simulation_tables import Lease, Place, Tables
 from support.sql import rows
 
 EXAMPLES = int(os.environ.get("SIMULATION_EXAMPLES", "0"))
@@ -349,14 +349,18 @@ class Simulation(RuleBasedStateMachine):
         self.record.decided(hand, outcome)
         hand.process.settle(hand, outcome)
         self.after(hand)
-        if outcome.endswith("late"):
-            self.finish(hand.process, commit="committed" in outcome)
+        if hand.process.open:
+            lease = Lease(hand.process.owner(place.group), message.fencing_token)
+            self.finish(hand.process, (place, lease), commit="committed" in outcome)
         self.record.answered(place, outcome, refused=hand.refused)
 
-    def finish(self, process: Process, *, commit: bool) -> None:
-        """A transaction that a handler has left open ends behind it, after the settler has asked about it once."""
+    def finish(self, process: Process, acked: tuple[Place, Lease], *, commit: bool) -> None:
+        """A transaction that a handler has left open ends behind it. Before, the settler asks, and others may begin."""
         process.turn("settler")
         self.look(process)
+        self.begin_message(process, acked[0].group)
+        if commit:
+            self.record.acks.add(acked)
         process.finish(commit=commit)
         self.look(process)
 

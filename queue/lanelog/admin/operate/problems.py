@@ -278,7 +278,7 @@ def of_open_ack(group: str, ack: OpenAck, account: str | None) -> Problem:
         key=ack.key,
         offset=ack.offset,
         lasted=ack.seconds,
-        detail=f"{by} has acked it in a transaction that is still open, though the handler has returned. {end}",
+        detail=f"{by} has acked it in a transaction that is still open. {end}",
         remedy="then check again",
         cause=by,
         command=command("status", ack.topic),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import define, field, frozen
 
 from lanelog._base.text import plural
-from lanelog._log.lookup.known import read
+from lanelog._log.lookup.known import permitted, read
 from lanelog.admin.dead_letters import listing
 from lanelog.admin.lookup import completion
 from lanelog.admin.lookup.parallel import in_parallel
@@ -226,7 +226,8 @@ def _problems(database: Database, seen: StatusParts, growth: dict[tuple[str, str
     yield from map(of_contradiction, seen.wrong)
     yield from (problem for each in seen.held or () if (problem := of_held_head(each)) is not None)
     for each, inside in zip(seen.groups, inside_groups(database, seen.groups, believed=believed), strict=True):
-        group, busy = each.info, busy_words(inside.workloads.values()) if inside.workloads else ""
+        working = [workload for workload in inside.workloads.values() if workload.workers]
+        group, busy = each.info, busy_words(working) if working else ""
         yield from of_group(group, growth.get((group.topic, group.group)), believed=believed, busy=busy)
         yield from inside.hung
         yield from (of_open_ack(each.info.group, ack, accounts.get(ack.connection)) for ack in each.acks)
@@ -244,7 +245,11 @@ def _problems(database: Database, seen: StatusParts, growth: dict[tuple[str, str
 
 
 def _accounts(database: Database, connections: Collection[int]) -> dict[int, str]:
-    return read(database, server.accounts, "asking whose connections they are", connections) if connections else {}
+    """Return the accounts of connections that the asking account may see."""
+    if not connections:
+        return {}
+    ask = partial(read, database, server.accounts, "asking whose connections they are", sorted(connections))
+    return permitted(ask) or {}
 
 
 @frozen(kw_only=True)

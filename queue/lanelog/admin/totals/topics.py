@@ -334,7 +334,7 @@ def _group(
         members=sum(owners.alive(owner) for owner in owners.rows),
         members_unchanged=min(owners.unchanged(), max(0, row.now - row.created_at) / 1000, uptime),
         last_members=owners.last(),
-        members_telling=len(doing),
+        members_telling=sum(each.workers > 0 for each in doing),
         workers=sum(each.workers for each in doing),
         busy=sum(each.busy for each in doing),
         lanes=facts.lanes.count,

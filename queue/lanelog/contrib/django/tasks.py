@@ -21,6 +21,7 @@ except ImportError:
     from django_tasks import base, signals
     from django_tasks.backends.base import BaseTaskBackend
 
+from django.conf import settings
 from django.core import checks
 from django.utils import timezone
 from django.utils.crypto import get_random_string
@@ -43,8 +44,9 @@ class LanelogBackend(BaseTaskBackend):  # type: ignore[misc]  # Django ships no 
 
     - `topic`, `group`: names instead of "tasks".
     - `key`: a function, or its dotted path, that takes the task, its arguments and its keyword arguments. It returns
-      the key, whose tasks run one after the other, or None. Without it, tasks have no order.
-    - Options of `Client.subscribe`, such as `workers` or `retry`.
+      the key, or None. The tasks of one key and one queue run one after the other.
+    - Options of `Client.subscribe`, such as `workers` or `retry`. `order` is "concurrent" by default, and "serial" with
+      `key`: a task that fails holds no other one back. A group keeps its order: to add `key` later, name another group.
 
     Example::
 
@@ -64,15 +66,17 @@ class LanelogBackend(BaseTaskBackend):  # type: ignore[misc]  # Django ships no 
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
-        self._topic = str(self.options.get("topic", "tasks"))
-        self._group = str(self.options.get("group", "tasks"))
+        self.topic = str(self.options.get("topic", "tasks"))
+        self.group = str(self.options.get("group", "tasks"))
         self._key: Any = self.options.get("key")
         self._subscription = {name: value for name, value in self.options.items() if name not in _OWN}
-        if self._key is None:  # then a task that fails holds no other one back
-            self._subscription.setdefault("order", "concurrent")
+        self._subscription.setdefault("order", "concurrent" if self._key is None else "serial")
 
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Publish a task. Raises what `Client.publish` raises."""
+        """Publish a task with the commit of the open `atomic()` on the database of `LANELOG`, or at once if none is.
+
+        Raises what `Client.publish` raises.
+        """
         self.validate_task(task)
         result = base.TaskResult(
             task=task,
@@ -88,11 +92,12 @@ class LanelogBackend(BaseTaskBackend):  # type: ignore[misc]  # Django ships no 
             errors=[],
             worker_ids=[],
         )
-        topic, key = f"{self._topic}.{task.queue_name}", self._key_of(task, result)
+        topic, key = f"{self.topic}.{task.queue_name}", self._key_of(task, result)
         payload = {"task": task.module_path, "args": result.args, "kwargs": result.kwargs}
         sends = publish if is_open() else client.publish
         sends(topic, key, payload, id=result.id, deliver_at=_aware(task.run_after))
-        signals.task_enqueued.send(type(self), task_result=result)
+        # No receiver's error: the task is published, and a caller that repeats it would do so under another id.
+        signals.task_enqueued.send_robust(type(self), task_result=result)
         return result
 
     def _key_of(self, task: Any, result: Any) -> str | None:
@@ -103,8 +108,8 @@ class LanelogBackend(BaseTaskBackend):  # type: ignore[misc]  # Django ships no 
 
     def subscribe(self) -> None:
         """Let the client of the process run the tasks. `lanelog_worker` calls it."""
-        topics = [f"{self._topic}.{queue}" for queue in sorted(self.queues)]
-        client.subscriber(topics, self._group, **self._subscription)(self.run)
+        topics = [f"{self.topic}.{queue}" for queue in sorted(self.queues)]
+        client.subscriber(topics, self.group, **self._subscription)(self.run)
 
     def run(self, message: Message) -> None:
         """Run the task of a message. Raises what it raises, so that the attempt has failed."""
@@ -114,10 +119,15 @@ class LanelogBackend(BaseTaskBackend):  # type: ignore[misc]  # Django ships no 
             raise TypeError(f"{found['task']} is no task: this process has another version of the code")
         now = timezone.now()
         result = base.TaskResult(
-            task=task.using(queue_name=message.topic.removeprefix(f"{self._topic}.")),
+            # A task may have been given to this backend by `using`, and priorities are not kept.
+            task=task.using(
+                backend=self.alias,
+                queue_name=message.topic.removeprefix(f"{self.topic}."),
+                priority=base.DEFAULT_TASK_PRIORITY,
+            ),
             id=message.id,
             status=base.TaskResultStatus.RUNNING,
-            enqueued_at=message.published_at,
+            enqueued_at=message.published_at if settings.USE_TZ else timezone.make_naive(message.published_at),
             started_at=now,
             last_attempted_at=now,
             finished_at=None,
@@ -127,13 +137,13 @@ class LanelogBackend(BaseTaskBackend):  # type: ignore[misc]  # Django ships no 
             errors=[],
             worker_ids=[f"{socket.gethostname()}-{os.getpid()}"] * message.attempt,
         )
-        signals.task_started.send(type(self), task_result=result)
+        signals.task_started.send_robust(type(self), task_result=result)
         context = (base.TaskContext(task_result=result),) if task.takes_context else ()
         task.call(*context, *result.args, **result.kwargs)
         # A result is frozen, and Django's own backends change it like this.
         object.__setattr__(result, "finished_at", timezone.now())
         object.__setattr__(result, "status", base.TaskResultStatus.SUCCESSFUL)
-        signals.task_finished.send(type(self), task_result=result)
+        signals.task_finished.send_robust(type(self), task_result=result)  # an error would run the task again
 
     def check(self, **_: Any) -> Iterator[checks.CheckMessage]:
         """Yield what is wrong with the settings of this backend."""
@@ -143,16 +153,29 @@ class LanelogBackend(BaseTaskBackend):  # type: ignore[misc]  # Django ships no 
             )
         try:
             SubscriptionConfig.from_options(**self._subscription)
-        except ConfigurationError as error:
+            if isinstance(self._key, str):
+                import_string(self._key)
+        except (ConfigurationError, ImportError) as error:
             yield checks.Error(f"OPTIONS of TASKS[{self.alias!r}]: {error}", id="lanelog.E003")
+        for other in _backends():
+            same = (other.topic, other.group) == (self.topic, self.group)
+            if other.alias < self.alias and same and other.queues & self.queues:
+                yield checks.Error(
+                    f"TASKS[{other.alias!r}] and TASKS[{self.alias!r}] have a queue in common: give one of them "
+                    "another topic or group, or other QUEUES",
+                    id="lanelog.E004",
+                )
 
 
 def subscribe() -> None:
     """Let the client of the process run the tasks of all backends of this kind."""
-    for alias in tasks.task_backends.settings:
-        backend = tasks.task_backends[alias]
-        if isinstance(backend, LanelogBackend):
-            backend.subscribe()
+    for backend in _backends():
+        backend.subscribe()
+
+
+def _backends() -> list[LanelogBackend]:
+    found = [tasks.task_backends[alias] for alias in tasks.task_backends.settings]
+    return [each for each in found if isinstance(each, LanelogBackend)]
 
 
 def _aware(moment: Any) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, Final
+from importlib.util import find_spec
+from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -12,8 +13,6 @@ from django.utils.module_loading import autodiscover_modules
 from lanelog.contrib.django.configuration import configuration
 from lanelog.contrib.django.process_client import client
 from lanelog.errors import LanelogError
-
-BACKEND: Final = "lanelog.contrib.django.tasks.LanelogBackend"
 
 
 class Command(BaseCommand):  # type: ignore[misc]  # Django ships no types
@@ -32,7 +31,7 @@ class Command(BaseCommand):  # type: ignore[misc]  # Django ships no types
         try:
             name = configuration().jobs
             autodiscover_modules(name)
-            if any(each.get("BACKEND") == BACKEND for each in getattr(settings, "TASKS", {}).values()):
+            if getattr(settings, "TASKS", None) and (find_spec("django.tasks") or find_spec("django_tasks")):
                 import_module("lanelog.contrib.django.tasks").subscribe()
             client.run(workers=options["workers"], drain_timeout=options["drain_timeout"], health=options["health"])
         except LanelogError as error:
