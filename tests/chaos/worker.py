@@ -56,6 +56,7 @@ class Handlers:
         self._numbers = itertools.count(1)
         self._dice = random.Random(name)
         self._never = threading.Event()
+        self._free: list[pymysql.Connection] = []
 
     def effects(self, message: lanelog.Message) -> None:
         """Write a row and settle, in one transaction."""
@@ -79,8 +80,7 @@ class Handlers:
 
     def _own_transaction(self, message: lanelog.Message, run: str) -> None:
         """Write and ack on a connection of the handler's own, which commits at once, late or never."""
-        seconds = {"connect_timeout": SOCKET_SECONDS, "read_timeout": SOCKET_SECONDS, "write_timeout": SOCKET_SECONDS}
-        connection = connect(self._url, autocommit=False, client_flag=CLIENT.MULTI_STATEMENTS, **seconds)
+        connection = self._take()
         try:
             connection.cursor().execute("SAVEPOINT chaos")
             self._write(connection, message, run)
@@ -95,7 +95,7 @@ class Handlers:
         except BaseException:
             connection.close()
             raise
-        connection.close()
+        self._free.append(connection)
         self._journal.write(Settle(at=time.monotonic(), run=run, asked=asked, accepted=True))
         self._end(run)
 
@@ -106,9 +106,18 @@ class Handlers:
         try:
             self._commit(connection)
         except pymysql.MySQLError:
-            self._journal.write(evolve(returned, outcome="raised"))
-        finally:
             connection.close()
+            self._journal.write(evolve(returned, outcome="raised"))
+        else:
+            self._free.append(connection)
+
+    def _take(self) -> pymysql.Connection:
+        """A connection that nobody uses, or a new one: one for each message would look like a storm of the library."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            seconds = dict.fromkeys(("connect_timeout", "read_timeout", "write_timeout"), SOCKET_SECONDS)
+            return connect(self._url, autocommit=False, client_flag=CLIENT.MULTI_STATEMENTS, **seconds)
 
     @staticmethod
     def _write(connection: pymysql.Connection, message: lanelog.Message, run: str) -> None:
