@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 
     from lanelog._database import Executor, Session
 
-# A user's transaction may hold the head for long. The loop that repairs has other duties, and tries again (no table).
-SET_LOCK_WAIT = "SET SESSION innodb_lock_wait_timeout = %s"
-_SHORT_SECONDS, _USUAL_SECONDS = 1, 5
 _HELD: Final = frozenset({codes.LOCK_WAIT_TIMEOUT, codes.DEADLOCK})
 
 # Whether the server refuses the writes of ordinary accounts. Some accounts may write all the same (no table).
@@ -184,9 +181,9 @@ def repair_lane(session: Session, topic: str, key: str) -> list[Contradiction] |
     if "" not in partitions.heads(session, topic, [""]):
         partitions.ensure_topic(session, topic)  # the topic's row was lost together with the heads
     found: list[Contradiction] = []
-    session.execute(SET_LOCK_WAIT, (_SHORT_SECONDS,))
     try:
-        with session.transaction() as cx:
+        # A user's transaction may hold the head for long. The loop that repairs tries again.
+        with session.brief_lock_waits(), session.transaction() as cx:
             found = _repair(cx, topic, key)
     except DatabaseError as error:
         if error.outcome_unknown:
@@ -194,9 +191,6 @@ def repair_lane(session: Session, topic: str, key: str) -> list[Contradiction] |
         if error.code not in _HELD:
             raise
         return None
-    finally:
-        if session.connected:
-            session.execute(SET_LOCK_WAIT, (_USUAL_SECONDS,))
     _log(found)
     return found
 

@@ -184,3 +184,24 @@ def test_a_handler_that_keeps_the_interpreter_for_less_than_its_lease_is_alive(
     )
     assert [each["attempt"] for each in line if each.event == "started"] == [1]
     eventually(lambda: watermark(raw, "g", "t", "a") == 1)
+
+
+@pytest.mark.thorough
+def test_a_lock_on_the_topic_costs_nobody_a_lease(
+    lanelog_client: Client, open_raw: Any, raw: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever was stopped while it took new lanes holds the topic's row for longer than a lease lasts."""
+    seen = Record()
+    lanelog_client.subscribe("t", "g", lambda message: seen(message.key), **SHORT)
+    lanelog_client.publish_many("t", [("a", b"1"), ("b", b"1")])
+    seen.wait(2)
+    holder = open_raw()
+    rows(holder, "SELECT * FROM queue_partitions WHERE topic = 't' AND partition_key = '' FOR UPDATE")
+    rows(raw, "DELETE FROM queue_partition_leases WHERE topic = 't' AND partition_key = 'a'")
+    never(lambda: one(raw, STEPPED), during=2 * SHORT["lease_duration"], what="a heartbeat that ran out")
+    lanelog_client.publish_many("t", [("a", b"2"), ("b", b"2")])
+    assert seen.wait(3)[2:] == ["b"]
+    assert len(events(caplog, "lanes.held_up")) == 1
+    holder.rollback()
+    assert seen.wait(4)[3:] == ["a"]
+    assert owners(raw, "g", "t").keys() == {"a", "b"}

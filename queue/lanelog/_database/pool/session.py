@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 from attrs import define, field
 
+from lanelog._database.connection.driver import LOCK_WAIT_SECONDS
 from lanelog._database.connection.wire import FRESH, Wire
 from lanelog._database.executor import Executor
 from lanelog._database.pool import reserve
@@ -21,6 +22,10 @@ from lanelog._database.server.server_facts import ServerFacts
 from lanelog.errors import LanelogError
 
 T = TypeVar("T")
+
+# How long statements wait for a row lock. A process that stops in a transaction keeps its locks for much longer.
+_SET_LOCK_WAIT: Final = "SET SESSION innodb_lock_wait_timeout = %s"
+_BRIEF_SECONDS: Final = 1
 
 _GIVE_BACK: Final = frozenset({"keeper", "settler"})
 """Purposes that lock rows in any session: they write what was handled, and give lanes back. The keeper takes none."""
@@ -160,6 +165,16 @@ class Session:
             raise
         finally:
             self._inside = pinned
+
+    @contextmanager
+    def brief_lock_waits(self) -> Iterator[None]:
+        """Let the statements of the block wait for a row lock for a second only: their thread has other duties."""
+        self.execute(_SET_LOCK_WAIT, (_BRIEF_SECONDS,))
+        try:
+            yield
+        finally:
+            if self.connected:
+                self.execute(_SET_LOCK_WAIT, (LOCK_WAIT_SECONDS,))
 
     def check_locks(self) -> None:
         """Raise ConfigurationError if the connection last made must hold no lock."""

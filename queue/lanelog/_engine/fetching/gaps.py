@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from lanelog._engine.lane.lane import Lane
     from lanelog._engine.member.member import Member
 
-# A user's long transaction may hold the head: wait a second for it, not five.
-SET_LOCK_WAIT = "SET SESSION innodb_lock_wait_timeout = %s"
-_SHORT_SECONDS, _USUAL_SECONDS = 1, 5
-
 STEP_OFFSETS = 10_000
 """How many offsets are skipped in one step. The member is locked meanwhile, for some milliseconds."""
 
@@ -74,9 +70,9 @@ class Gaps:
         if not any(lease.epoch == lane.epoch for lease in owned):
             member.lose_lane(lane.term, "its lease has another owner or epoch")
             return
-        self.session.execute(SET_LOCK_WAIT, (_SHORT_SECONDS,))
         try:
-            with self.session.transaction() as cx:
+            # A user's long transaction may hold the head.
+            with self.session.brief_lock_waits(), self.session.transaction() as cx:
                 head = partitions.head(cx, at.topic, key, Lock.SHARE)
                 found = fetches.exact(cx, at, [(key, offset)], largest=0)
         except DatabaseError as error:
@@ -84,9 +80,6 @@ class Gaps:
                 raise
             member.fetching.still_needs_fetch(lane)
             return
-        finally:
-            if self.session.connected:
-                self.session.execute(SET_LOCK_WAIT, (_USUAL_SECONDS,))
         self.still_ours()
         if found:
             member.fetching.still_needs_fetch(lane)

@@ -91,7 +91,8 @@ def _create(session: Session, member: Member, missing: int, kind: Kind, *, among
     unclaimed = leases.unclaimed(session, at, missing, LIKE[kind], among)
     if not unclaimed:
         return Taken()
-    with session.transaction() as cx:
+    # A process that stops in this transaction holds these locks until the server ends its session.
+    with session.brief_lock_waits(), session.transaction() as cx:
         # Both rows are locked shared: no purge and no delete_group can come between these reads and the insert.
         topic_row = partitions.topic_row(cx, at.topic, Lock.SHARE)
         registered = groups.lock_shared(cx, at)

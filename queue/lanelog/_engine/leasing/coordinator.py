@@ -13,7 +13,7 @@ from attrs import define, field
 
 from lanelog._base.backoff import RANDOM
 from lanelog._base.open_lane_keys import is_open
-from lanelog._database import Incarnation, outage
+from lanelog._database import Incarnation, codes, outage
 from lanelog._engine import lifecycle
 from lanelog._engine.leasing import acquisition, loading
 from lanelog._engine.leasing.acquisition import Taken
@@ -67,6 +67,7 @@ class Coordinator:
     beat_error: str = ""  # the last heartbeat's error; empty: it was written, or a repetition helps
     _beat_failing_since: float | None = None  # since when no heartbeat could be written; None: the last one was
     _members_failed: bool = False
+    _waits_for_lock: bool = False  # the last claim met a lock, and that was logged
     _started: bool = False  # its start was logged
     _drained: bool = False  # its last lane was given back
     _deregistered: set[DeadOwner] = field(factory=set)  # the dead owners of the last view that are deregistered
@@ -140,9 +141,8 @@ class Coordinator:
 
     def _beat(self, now: float) -> None:
         member, config, slept, aside = self.member, self.member.config, suspended(), self.context.shortage.aside
-        self._beat_at = now + min(
-            self.pace.beat_again_seconds, config.lease_renewal
-        )  # this holds if the heartbeat fails
+        # This holds if the heartbeat fails.
+        self._beat_at = now + min(self.pace.beat_again_seconds, config.lease_renewal)
         try:
             heartbeats.beat(
                 self.session,
@@ -193,8 +193,7 @@ class Coordinator:
         member = self.member
         before = self.view
         try:
-            tables = self.context.database.tables_version
-            rows = heartbeats.members(self.session, member.at, tables=tables)
+            rows = heartbeats.members(self.session, member.at, tables=self.context.database.tables_version)
         except DatabaseError as error:
             if outage.is_away(error):
                 raise
@@ -298,9 +297,15 @@ class Coordinator:
             return False  # without a heartbeat, the others would take the lanes away again
         try:
             taken = self._claim(claim, page, now, among)
-        except BaseException:
+        except BaseException as error:
             self._read_back.forget()  # some may have been taken: the next turn loads them
-            raise
+            if not (isinstance(error, DatabaseError) and error.code == codes.LOCK_WAIT_TIMEOUT):
+                raise
+            if not self._waits_for_lock:
+                facts.lanes_held_up(topic=self.member.topic, group=self.member.group, error=error)
+            self._waits_for_lock = True
+            return False
+        self._waits_for_lock = False
         loaded = 0
         if taken.lanes:
             self.beat_if_due()
@@ -365,7 +370,7 @@ class Coordinator:
         idle = member.leasing.take_idle(self.paused, time.monotonic(), failed=failed)
         if not idle:
             return
-        with self.session.transaction() as cx:
+        with self.session.brief_lock_waits(), self.session.transaction() as cx:
             released = [(lane.key, lane.epoch) for lane in idle]
             leases.release(cx, member.at, member.owner, released)
         for lane in idle:

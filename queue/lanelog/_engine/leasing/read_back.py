@@ -120,7 +120,7 @@ class ReadBack:
         missing = {(lease.key, lease.epoch): lease for lease in owned if lease.key not in member.lanes}
         unwanted = missing.keys() if member.stopping else missing.keys() & member.disowned
         if unwanted:
-            with session.transaction() as cx:
+            with session.brief_lock_waits(), session.transaction() as cx:
                 leases.release(cx, member.at, member.owner, unwanted)
             member.leasing.forget_disowned(unwanted)
         ours = [lease for named, lease in missing.items() if named not in unwanted]

@@ -55,6 +55,13 @@ def lanes_epochs_replaced(*, topic: str, group: str, lanes: int, keys: Sequence[
     """
 
 
+@room.warning("lanes.held_up")
+def lanes_held_up(*, topic: str, group: str, error: BaseException | str) -> None:
+    """Lanes that never had an owner wait for one, because a transaction has locked the topic's or the group's row. The
+    process tries each second; its other lanes go on. The server's list of transactions says whose it is.
+    """
+
+
 @room.info("lanes.released")
 def lanes_released(**fields: Unpack[LanesFields]) -> None:
     """Lanes were given back, for others to take."""
