@@ -265,8 +265,6 @@ def _outbox_of(connection: Connection) -> _Outbox:
             for name, listener in _LISTENERS.items():
                 event.listen(engine, name, listener)
             _listening.add(engine)
-        if not getattr(connection, "_has_events", False):
-            event.listen(connection, "commit", _on_commit)  # it was made before, and calls no listener otherwise
         found = _outboxes[connection] = _Outbox()
     return found
 
