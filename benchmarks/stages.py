@@ -24,7 +24,8 @@ from lanelog._engine.lane.lane import Lane
 from lanelog._engine.lane.values import Budget, LaneSnapshot
 from lanelog._engine.member.member import Member
 from lanelog._engine.member.rules import Signals, SubscriptionRules
-from lanelog._engine.working.workers import Worker, Workers
+from lanelog._engine.working.worker import Worker
+from lanelog._engine.working.workers import Workers
 from lanelog._stores.log import fetches
 from lanelog.config import SubscriptionConfig
 

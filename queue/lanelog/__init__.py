@@ -17,6 +17,7 @@ if sys.platform == "win32":
 
 from lanelog._base.payloads.codec import Codec
 from lanelog._base.retry import RetryPolicy
+from lanelog.batches import Batch, Messages
 from lanelog.client import Client, connect
 from lanelog.config import AckPolicy, Order, SubscriptionConfig
 from lanelog.errors import (
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AckPolicy",
     "AlreadySettled",
+    "Batch",
     "Client",
     "ClosedError",
     "Codec",
@@ -52,6 +54,7 @@ __all__ = [
     "LanelogError",
     "LeaseLost",
     "Message",
+    "Messages",
     "Order",
     "Outgoing",
     "PayloadTooLarge",

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from lanelog.options import (
         AsyncHandler,
         AsyncHandlersAreNotSupported,
+        BatchHandler,
         ConnectOptions,
         Handler,
         Register,
@@ -426,11 +427,19 @@ class Client:
 
     @overload
     def subscribe(
-        self, topic: str | Sequence[str], group: str, handler: Handler, **options: Unpack[SubscriptionOptions]
+        self,
+        topic: str | Sequence[str],
+        group: str,
+        handler: Handler | BatchHandler,
+        **options: Unpack[SubscriptionOptions],
     ) -> Subscription: ...
 
     def subscribe(
-        self, topic: str | Sequence[str], group: str, handler: Handler, **options: Unpack[SubscriptionOptions]
+        self,
+        topic: str | Sequence[str],
+        group: str,
+        handler: Handler | BatchHandler,
+        **options: Unpack[SubscriptionOptions],
     ) -> Any:
         """Register the group, and start to handle its messages in threads of this process.
 
@@ -528,7 +537,7 @@ class Client:
         self,
         topic: str | Sequence[str],
         group: str,
-        handler: Handler | None,
+        handler: Handler | BatchHandler | None,
         options: SubscriptionOptions,
     ) -> SubscriptionCore:
         from lanelog._client.subscription import SubscriptionCore, checked_topics

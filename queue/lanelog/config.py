@@ -30,6 +30,7 @@ from lanelog._base.checks import (
 )
 from lanelog._base.connection_options import ConnectConfig
 from lanelog._base.retry import RetryPolicy
+from lanelog.batches import Batch
 from lanelog.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -168,6 +169,11 @@ def _hook(_: Any, attribute: Attribute[Any], value: object) -> None:
         check_arguments(attribute.name, check_callable(attribute.name, value), "message", "error")
 
 
+def _batch(_: Any, __: Attribute[Any], value: object) -> None:
+    if value is not None and not isinstance(value, Batch):
+        raise ConfigurationError(f"batch must be a lanelog.Batch, not {type(value).__name__}: write Batch(size=100)")
+
+
 @frozen(kw_only=True)
 class SubscriptionConfig:
     """The options of one subscription; `SubscriptionOptions` says what each means. Durations are seconds here.
@@ -207,6 +213,7 @@ class SubscriptionConfig:
         default=None, converter=optional(seconds), validator=duration(above=True, optional=True)
     )
     middleware: tuple[Callable[..., object], ...] = field(default=(), converter=_middleware)
+    batch: Batch | None = field(default=None, validator=_batch)
 
     def dead_letter_topic(self, topic: str) -> str | None:
         """Return the dead letter topic of a topic. None: there is none.
@@ -231,9 +238,26 @@ class SubscriptionConfig:
                 f"hard_time_limit ({self.hard_time_limit:g}) must be less than {abandoned} ({longest:g}), "
                 f"at which a handler is abandoned{without}"
             )
+        if self.batch is not None:
+            self._check_batch(self.batch)
         for option, idle, why in _IDLE:
             if idle(self) and _changed(self, option):
                 raise ConfigurationError(why.format(self, option=option))
+
+    def _check_batch(self, batch: Batch) -> None:
+        if self.ack_policy in (AckPolicy.MANUAL, AckPolicy.ACK_FIRST):
+            raise ConfigurationError(
+                f"batch is not for ack_policy {self.ack_policy.name}: the return of the handler acks a batch"
+            )
+        if self.max_deliveries == 1 or not self.retry.would_retry(1, 0.0):
+            raise ConfigurationError(
+                "batch needs a second attempt: with a single one, a crash would dead-letter a whole batch; allow two "
+                "with retry and max_deliveries, or leave batch out"
+            )
+        if batch.size > self.prefetch:
+            raise ConfigurationError(
+                f"batch.size ({batch.size}) must be at most prefetch ({self.prefetch}): no more messages are in memory"
+            )
 
     @classmethod
     def from_options(cls, **options: Any) -> SubscriptionConfig:
@@ -265,7 +289,7 @@ _IDLE: Final[tuple[tuple[str, Callable[[SubscriptionConfig], bool], str], ...]] 
 )
 """Options that another one leaves without effect: when that is so, and what the user can do."""
 
-_OF_HANDLERS: Final = ("auto_extend", "hard_time_limit", "unhealthy_after", "middleware")
+_OF_HANDLERS: Final = ("auto_extend", "hard_time_limit", "unhealthy_after", "middleware", "batch")
 
 
 def check_pulled(config: SubscriptionConfig) -> None:

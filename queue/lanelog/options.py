@@ -14,17 +14,21 @@ from lanelog._base.addresses import HostTokens
 from lanelog._base.checks import Duration
 from lanelog._base.payloads.codec import Codec
 from lanelog._base.retry import RetryPolicy
+from lanelog.batches import Batch, Messages
 from lanelog.config import AckPolicy, Order
 from lanelog.message import Message, Publication
 
 Handler: TypeAlias = Callable[[Message], object]
 """A function that takes a message as its only positional argument. Its result is ignored."""
 
+BatchHandler: TypeAlias = Callable[[Messages], object]
+"""The same with `batch`. It returns None, or a list with an end for each message."""
+
 AsyncHandler: TypeAlias = Callable[[Message], Coroutine[Any, Any, object]]
 """Not a handler, though it is called like one: nothing awaits the coroutine that it returns."""
 
-Middleware: TypeAlias = Callable[[Message, Handler], object]
-"""Called with the message and with the next callable, which it must call. The last one is the handler."""
+Middleware: TypeAlias = Callable[[Message, Handler], object] | Callable[[Messages, BatchHandler], object]
+"""Called with what the handler gets and with the next callable, which it must call. The last one is the handler."""
 
 PublishMiddleware: TypeAlias = Callable[[Publication, Callable[[Publication], Any]], object]
 """Called with the publication and with the next callable, which it must call once. The last one writes."""
@@ -32,7 +36,7 @@ PublishMiddleware: TypeAlias = Callable[[Publication, Callable[[Publication], An
 DeadLetterHook: TypeAlias = Callable[[Message, str], object]
 """Called with a dead-lettered message and the text of the error."""
 
-H = TypeVar("H", bound=Handler)
+H = TypeVar("H", bound=Handler | BatchHandler)
 
 
 class AsyncHandlersAreNotSupported:
@@ -179,3 +183,6 @@ class SubscriptionOptions(TypedDict, total=False):
     Default: None."""
     middleware: Sequence[Middleware]
     """Callables `(message, call_next)` around the handler, the first one outermost. A tuple or a list. Default: ()."""
+    batch: Batch | None
+    """The handler gets `Messages`, several at once: at most `size`, after `wait` at the latest. Not with MANUAL or
+    ACK_FIRST. None: it gets one message. Default: None."""

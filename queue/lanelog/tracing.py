@@ -14,10 +14,12 @@ from opentelemetry import context, trace
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from lanelog.batches import Messages
 from lanelog.message import Message, Outgoing, Postpone, Publication
 
 if TYPE_CHECKING:
     from lanelog._engine.lane.run import Attempt
+
 
 SYSTEM: Final = "lanelog"
 DELAYED: Final = "lanelog.delayed"
@@ -83,15 +85,32 @@ class Tracing:
                 span.set_attribute("messaging.message.id", result[0].id)
             return result
 
-    def handle(self, message: Message, call_next: Callable[[Message], object]) -> object:
+    def handle(self, message: Message | Messages, call_next: Callable[[Any], object]) -> object:
         """Run the handler in a span: a child of the publisher's, or linked to it.
 
         The first call of a handler is a child. Each later one, and a message that was redriven, replayed, delayed or
-        fired by a schedule, begins a trace of its own with a link: the publisher's trace has usually ended by then.
+        fired by a schedule, begins a trace of its own with a link: the publisher's trace has usually ended by then. So
+        does a batch, with a link for each message that was traced.
         """
+        span = self._span_of_batch(message) if isinstance(message, Messages) else self._span_of(message)
+        token = context.attach(trace.set_span_in_context(span))
+        try:
+            return call_next(message)
+        except Postpone:  # no failure
+            raise
+        except BaseException as error:
+            span.record_exception(error)
+            span.set_attribute("error.type", type(error).__qualname__)
+            span.set_status(Status(StatusCode.ERROR, str(error)))
+            raise
+        finally:
+            context.detach(token)
+            span.end()
+
+    def _span_of(self, message: Message) -> trace.Span:
         parent, links = _parent(message)
         # `start_as_current_span` would do the same with two generators, which cost as much as half of the span.
-        span = self._tracer.start_span(
+        return self._tracer.start_span(
             f"process {message.topic}",
             context=parent,
             kind=SpanKind.CONSUMER,
@@ -107,19 +126,26 @@ class Tracing:
             },
             links=links,
         )
-        token = context.attach(trace.set_span_in_context(span))
-        try:
-            return call_next(message)
-        except Postpone:  # no failure
-            raise
-        except BaseException as error:
-            span.record_exception(error)
-            span.set_attribute("error.type", type(error).__qualname__)
-            span.set_status(Status(StatusCode.ERROR, str(error)))
-            raise
-        finally:
-            context.detach(token)
-            span.end()
+
+    def _span_of_batch(self, messages: Messages) -> trace.Span:
+        publishers = [
+            trace.get_current_span(_PROPAGATOR.extract(each.metadata, context=context.Context())).get_span_context()
+            for each in messages
+            if TRACEPARENT in each.metadata
+        ]
+        return self._tracer.start_span(
+            f"process {messages[0].topic}",
+            kind=SpanKind.CONSUMER,
+            attributes={
+                "messaging.system": SYSTEM,
+                "messaging.operation.name": "process",
+                "messaging.operation.type": "process",
+                "messaging.destination.name": messages[0].topic,
+                "messaging.consumer.group.name": messages[0].group,
+                "messaging.batch.message_count": len(messages),
+            },
+            links=[Link(publisher) for publisher in publishers if publisher.is_valid],
+        )
 
 
 def _parent(message: Message) -> tuple[context.Context | None, Sequence[Link] | None]:

@@ -72,6 +72,7 @@ PIECES = {
     "_stores._redriven.METADATA": "the same",
     "_stores.consumers.deliveries._DUE": "a value in LOAD",
     "_stores.consumers.deliveries._ROW": "one row of UPSERT",
+    "_stores.consumers.deliveries._SETTLED": "one row of SETTLE_UNSETTLED",
     "_stores.consumers.deliveries._LETTER": "one row of SETTLE_LETTERS",
     "_stores.consumers.history._ROW": "one row of UPSERT",
     "_stores.log.fetches._COLUMNS": "the columns of NEXT and EXACT",

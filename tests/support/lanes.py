@@ -11,7 +11,7 @@ from lanelog._engine.lane import reload
 from lanelog._engine.lane.flush_waiter import FlushWaiter
 from lanelog._engine.lane.lane import Lane
 from lanelog._engine.lane.run import State
-from lanelog._engine.lane.values import Budget, LaneSnapshot, Term
+from lanelog._engine.lane.values import Budget, Gather, LaneSnapshot, Term
 from lanelog._engine.lane.writes import DeadLetterWrite, LaneWrite
 from lanelog._stores.consumers.deliveries import DeliveryRow
 from lanelog._stores.consumers.history import Ended
@@ -40,6 +40,7 @@ class Rules:
     late: bool = False
     attempts: int = 5
     group: str = GROUP
+    batch: Gather | None = None
 
     def run_size(self) -> int:
         return self.run

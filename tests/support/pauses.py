@@ -38,7 +38,7 @@ LONG_PAUSE = "SET SESSION wait_timeout = 120"  # the server would end a session 
 _BLANK = re.compile(r"(?<!\{)\{[a-z]+\}")
 _DATABASE = re.compile(r"`[^`]+`\.(?=queue_)")  # stands before tables where user code may have said USE
 _SQL = re.compile(r"\s*\(?\s*(SELECT|INSERT|UPDATE|DELETE|SET)\b")
-_ENGINE = ("lanelog._engine.delivery", "lanelog._engine.leasing.keeper", "lanelog._engine.fetching.gaps")
+_ENGINE = ("lanelog._engine.handler_transaction", "lanelog._engine.leasing.keeper", "lanelog._engine.fetching.gaps")
 
 
 LOCKS = {"": Lock.NONE, "SHARE_": Lock.SHARE, "LOCK_": Lock.UPDATE, "TRY_LOCK_": Lock.FREE}

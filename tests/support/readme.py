@@ -42,6 +42,7 @@ class Example(Enum):
     ALEMBIC_ENV = ("docs/howto/upgrade.md", "context.configure")
     HANDLER = ("docs/howto/handle.md", "def handle(")
     MIDDLEWARE = ("docs/howto/handle.md", "call_next")
+    BATCH = ("docs/howto/handle.md", "messages.transaction()")
     RETRY = ("docs/howto/retries.md", "stop_after_delay")
     DEAD_LETTERS = ("docs/howto/dead-letters.md", "message.dead_letter")
     PULL = ("docs/howto/pull.md", "for message in deliveries")

@@ -16,7 +16,7 @@ HANDLING = "in the handler"
 BEFORE_THE_FENCE = {
     "return": "before leases.FENCE",
     "reject": "after partitions.TRY_LOCK_HEAD",
-    "transaction": "before leases.FENCE following delivery.SET_PATIENCE",
+    "transaction": "before leases.FENCE following handler_transaction.SET_PATIENCE",
 }
 BEHIND_THE_FENCE = {
     "return": "before COMMIT following flushes.FLUSH",

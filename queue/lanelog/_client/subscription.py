@@ -53,7 +53,7 @@ class SubscriptionCore:
     group: str
     topics: tuple[str, ...]
     config: SubscriptionConfig
-    handler: Callable[[Message], object] | None
+    handler: Callable[[Any], object] | None
     _engine: Engine
     members: tuple[Member, ...] = field(init=False)
     _runs: queue.SimpleQueue[Any] = field(factory=queue.SimpleQueue, init=False)

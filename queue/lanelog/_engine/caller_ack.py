@@ -20,15 +20,19 @@ from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from attrs import frozen
+
 from lanelog._database import SERVER_MARK, ForeignExecutor, codes, driver_connection, find_open
 from lanelog._engine.lane import policy
 from lanelog._engine.lane.run import State
 from lanelog._stores.consumers import deliveries, history, offsets
 from lanelog._stores.consumers.history import Ended
+from lanelog._stores.log import fetches
 from lanelog._stores.members import leases
 from lanelog.errors import AlreadySettled, ConfigurationError, DatabaseError, LanelogError, LeaseLost
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
     from lanelog._database import Executor
@@ -56,6 +60,19 @@ class Fate(Enum):
     GONE = "gone"
 
 
+@frozen(eq=False)
+class Delivered:
+    """One attempt in a handler's hands, and the member whose it is."""
+
+    member: Member
+    attempt: Attempt
+
+    @property
+    def name(self) -> str:
+        """The message's name for errors."""
+        return name(self.member, self.attempt)
+
+
 def name(member: Member, attempt: Attempt) -> str:
     """Return a message's name for errors."""
     return f"{member.topic}/{attempt.term.key}/{attempt.offset}"
@@ -73,6 +90,38 @@ def settle(cx: Executor, member: Member, attempt: Attempt, context: EngineContex
     if member.rules.history:
         now = time.monotonic()
         history.upsert(cx, at, member.owner, [attempt.left_as(Ended.SUCCESS, attempt.last_error, now)], now)
+
+
+def settle_all(cx: Executor, messages: Sequence[Delivered], context: EngineContext) -> None:
+    """Settle the messages of a batch that the caller has claimed, in an open transaction. Raises LeaseLost.
+
+    Leases are locked in the order of topics and keys, as by every other transaction that locks some of them.
+    """
+    if len(messages) == 1:
+        settle(cx, messages[0].member, messages[0].attempt, context)
+        return
+    members = {each.member.topic: each.member for each in messages}
+    for topic in sorted(members):
+        _settle_of(cx, members[topic], [each.attempt for each in messages if each.member is members[topic]], context)
+
+
+def _settle_of(cx: Executor, member: Member, attempts: Sequence[Attempt], context: EngineContext) -> None:
+    at, epochs = member.at, {attempt.term.key: attempt.term.epoch for attempt in attempts}
+    held = context.fenced(leases.fence(cx, at, member.owner, list(epochs)))
+    for key, epoch in epochs.items():
+        if held.get(key) != epoch:
+            raise LeaseLost(f"the lane {at.group}/{at.topic}/{key} has another owner by now: nothing was committed")
+    points = [(attempt.term.key, attempt.offset) for attempt in attempts]
+    found = fetches.ids(cx, at.topic, points)  # as in `settle`
+    for attempt in attempts:
+        if found.get((attempt.term.key, attempt.offset)) != attempt.row.id:
+            raise LeaseLost(f"the message {name(member, attempt)} is not in the log any more: not committed")
+    if not deliveries.settle_unsettled(cx, at, points):
+        raise LeaseLost(f"a message of the batch of {name(member, attempts[0])} is settled: not committed")
+    if member.rules.history:
+        now = time.monotonic()
+        writes = [attempt.left_as(Ended.SUCCESS, attempt.last_error, now) for attempt in attempts]
+        history.upsert(cx, at, member.owner, writes, now)
 
 
 def write(member: Member, attempt: Attempt, context: EngineContext, connection: object) -> int:

@@ -13,7 +13,8 @@ from tenacity import stop_after_attempt, wait_fixed
 import lanelog
 from lanelog import AlreadySettled, Client, ConfigurationError, LanelogError, LeaseLost, Message, RetryPolicy
 from lanelog._database import Executor
-from lanelog._engine.delivery import Delivery
+from lanelog._engine.caller_ack import Delivered
+from lanelog._engine.handler_transaction import HandlerTransaction
 from lanelog.errors import DatabaseError
 from support.drivers import DRIVERS
 from support.proxy import DOOM, proxy_to
@@ -243,11 +244,11 @@ def test_a_commit_that_was_lost_is_not_mistaken_for_the_next_owners(
     lanelog_url: str, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The COMMIT never arrived, and another owner settled the message before anybody could ask: LeaseLost."""
-    was_committed, gate, outcome = Delivery._was_committed, Gate(), Record()
+    was_committed, gate, outcome = HandlerTransaction._was_committed, Gate(), Record()
 
-    def ask_late(delivery: Delivery) -> bool:
+    def ask_late(transaction: HandlerTransaction, each: Delivered) -> bool:
         gate()
-        return was_committed(delivery)
+        return was_committed(transaction, each)
 
     def handle(message: Message) -> None:
         try:
@@ -259,7 +260,7 @@ def test_a_commit_that_was_lost_is_not_mistaken_for_the_next_owners(
             raise
         outcome(None)
 
-    monkeypatch.setattr(Delivery, "_was_committed", ask_late)
+    monkeypatch.setattr(HandlerTransaction, "_was_committed", ask_late)
     with proxy_to(lanelog_url) as proxy, lanelog.connect(proxy.url) as client, gate:
         proxy.deliver = False
         client.publish("t", "a", b"x")
@@ -295,14 +296,14 @@ def test_a_neighbour_about_to_commit_is_refused_once_the_lane_is_read_again(
     The neighbour was claimed before the lane was lost, and commits after another attempt has.
     """
     claimed, release, undecided, begun = threading.Event(), threading.Event(), threading.Event(), Record()
-    settle = Delivery._settle
+    settle = HandlerTransaction._settle
 
-    def settles(self: Delivery, cx: Executor) -> None:
-        if self.attempt.offset == 2 and not claimed.is_set():
+    def settles(self: HandlerTransaction, cx: Executor) -> None:
+        if self.messages[0].attempt.offset == 2 and not claimed.is_set():
             claimed.set()
             assert release.wait(20)
         settle(self, cx)
-        if self.attempt.offset == 1 and not undecided.is_set():
+        if self.messages[0].attempt.offset == 1 and not undecided.is_set():
             undecided.set()
             raise DatabaseError("no answer", code=2013, retriable=True, outcome_unknown=True)
 
@@ -312,8 +313,10 @@ def test_a_neighbour_about_to_commit_is_refused_once_the_lane_is_read_again(
         with message.transaction() as connection:
             have_effect(connection, message)
 
-    monkeypatch.setattr(Delivery, "_settle", settles)
-    monkeypatch.setattr(Delivery, "_was_committed", raising(DatabaseError, "denied", code=1142, retriable=False))
+    monkeypatch.setattr(HandlerTransaction, "_settle", settles)
+    monkeypatch.setattr(
+        HandlerTransaction, "_was_committed", raising(DatabaseError, "denied", code=1142, retriable=False)
+    )
     lanelog_client.publish_many("t", [("k", b"1"), ("k", b"2")])
     lanelog_client.subscribe("t", "g", handle, order="concurrent", workers=4, retry=QUICK)
     try:

@@ -8,7 +8,8 @@ import pytest
 from tenacity import stop_after_attempt, wait_fixed
 
 from lanelog import Client, LanelogError, Message, RetryPolicy
-from lanelog._engine import delivery
+from lanelog._engine import handler_transaction
+from lanelog._engine.delivery import Delivery
 from lanelog.errors import DatabaseError
 from support.settling import create_effects, effects, have_effect
 from support.sql import delivery_rows, one, rows, watermark
@@ -62,7 +63,7 @@ class HandsOver:
         self.threads.append(thread)
         thread.start()
         handle = message._delivery
-        assert isinstance(handle, delivery.Delivery)
+        assert isinstance(handle, Delivery)
         eventually(lambda: handle.attempt.state.value == "claimed", within=WITHIN)
         self.returned.set()
         if self.raises:
@@ -134,16 +135,18 @@ def test_a_commit_of_unknown_outcome_that_nobody_can_read_is_decided_by_reloadin
     """The attempt does not stay claimed for ever: the lane is read again, and its message delivered again."""
     seen = Record()
 
-    def unknown(self: delivery.Delivery, cx: Any) -> None:
-        if self.attempt.number == 1 and len(seen) == 1:
+    def unknown(self: handler_transaction.HandlerTransaction, cx: Any) -> None:
+        if self.messages[0].attempt.number == 1 and len(seen) == 1:
             raise DatabaseError("gone", code=2013, retriable=True, outcome_unknown=True)
         settle(self, cx)
 
-    settle = delivery.Delivery._settle
+    settle = handler_transaction.HandlerTransaction._settle
     monkeypatch.setattr(
-        delivery.Delivery, "_was_committed", raising(DatabaseError, "no privilege to read", code=1142, retriable=False)
+        handler_transaction.HandlerTransaction,
+        "_was_committed",
+        raising(DatabaseError, "no privilege to read", code=1142, retriable=False),
     )
-    monkeypatch.setattr(delivery.Delivery, "_settle", unknown)
+    monkeypatch.setattr(handler_transaction.HandlerTransaction, "_settle", unknown)
 
     def handle(message: Message) -> None:
         seen(message.offset)

@@ -10,7 +10,7 @@ import pytest
 
 import lanelog
 from lanelog import Message
-from lanelog._engine.delivery import Delivery
+from lanelog._engine.handler_transaction import HandlerTransaction
 from lanelog._engine.leasing import loading
 from support.promotion import Pair
 from support.settling import create_effects, effects
@@ -143,7 +143,7 @@ def test_a_commit_while_its_lane_is_loaded_again_is_done_once(
     """The commit comes after the rows were read: only a locking read can know of it, whichever thread asks."""
     create_effects(raw)
     seen, settled, go, committed = Record(), threading.Event(), threading.Event(), threading.Event()
-    load, settle = loading.load, Delivery._settle
+    load, settle = loading.load, HandlerTransaction._settle
 
     def handle(message: Message) -> None:
         seen(message.offset)
@@ -151,7 +151,7 @@ def test_a_commit_while_its_lane_is_loaded_again_is_done_once(
             connection.cursor().execute("INSERT INTO effects (o) VALUES (%s)", (message.offset,))
         committed.set()
 
-    def settle_and_wait(delivery: Delivery, cx: Any) -> None:
+    def settle_and_wait(delivery: HandlerTransaction, cx: Any) -> None:
         settle(delivery, cx)
         settled.set()
         assert go.wait(20)
@@ -163,7 +163,7 @@ def test_a_commit_while_its_lane_is_loaded_again_is_done_once(
             assert committed.wait(20)
         return lanes
 
-    monkeypatch.setattr(Delivery, "_settle", settle_and_wait)
+    monkeypatch.setattr(HandlerTransaction, "_settle", settle_and_wait)
     with lanelog.connect(lanelog_url) as client:
         client.publish("t", "a", b"first")
         subscription = client.subscribe("t", "g", handle)

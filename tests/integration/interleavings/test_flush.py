@@ -24,7 +24,7 @@ IN_FLIGHT = [
     ("transaction", "after deliveries.SETTLE_SAME"),
 ]
 CLAIMED = [
-    "before leases.FENCE following delivery.SET_PATIENCE",
+    "before leases.FENCE following handler_transaction.SET_PATIENCE",
     "after deliveries.SETTLE_SAME",
     "before COMMIT following deliveries.SETTLE_SAME",
     "after COMMIT following deliveries.SETTLE_SAME",

@@ -26,7 +26,7 @@ COMMITTED = [(how, point.replace("before", "after")) for how, point in BEHIND_TH
 AT_THE_FENCE = [
     ("return", "after leases.FENCE"),
     ("reject", "after leases.FENCE following partitions.TRY_LOCK_HEAD"),
-    ("transaction", "after leases.FENCE following delivery.SET_PATIENCE"),
+    ("transaction", "after leases.FENCE following handler_transaction.SET_PATIENCE"),
 ]
 HOW = pytest.mark.parametrize("how", ["return", *thorough("reject", "transaction")])
 

@@ -139,6 +139,23 @@ def test_what_comes_later_links(traced: Client, provider: Traces, send: Callable
     assert [link.context.span_id for link in handled.links] == [own(sent)]
 
 
+def test_a_batch_links_to_the_publisher_of_each_of_its_messages(traced: Client, provider: Traces) -> None:
+    """The handler runs in one span, which says how many messages there are; one without a trace has no link."""
+    with provider.get_tracer(TRACER).start_as_current_span("root"):
+        traced.publish("t", "k", b"x")
+        traced.publish("t", "k", b"x")
+    traced.publish("t", "k", b"x")
+    batch = lanelog.Batch(3, 30)
+    with traced.subscribe("t", "g", lambda _: None, batch=batch, middleware=(Tracing(provider).handle,)):
+        (handled,) = eventually(lambda: provider.spans("process t"))
+    assert handled.parent is None
+    assert handled.attributes
+    assert handled.attributes["messaging.batch.message_count"] == 3
+    sent = {own(span) for span in provider.spans("publish t")}
+    links = {link.context.span_id for link in handled.links}
+    assert len(links & sent) == 2
+
+
 def test_without_a_current_span_nothing_is_added(traced: Client, provider: Traces) -> None:
     """The message carries no trace, and its handler's span begins one without a link."""
     seen: list[Message] = []

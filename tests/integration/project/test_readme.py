@@ -22,7 +22,7 @@ from lanelog.config import ConnectConfig
 from lanelog.devserver import DevServer
 from support.readme import Example, example, sql, table
 from support.scripts import Script
-from support.sql import rows, sessions
+from support.sql import rows, sessions, watermark
 from support.waiting import Gate, eventually, raising
 
 Raw = "pymysql.Connection[Any]"
@@ -132,6 +132,15 @@ def test_handler(run: Run, lanelog_client: lanelog.Client, raw: Raw, capsys: pyt
     with lanelog_client.subscribe("merge", "notifiers", handle):
         eventually(lambda: messages(raw, "merge_dlq") == [b'{"issue":4}'])
     assert "merge repo-42 1 " in capsys.readouterr().out
+
+
+def test_batch(run: Run, lanelog_client: lanelog.Client, raw: Raw) -> None:
+    """The handler of the example indexes the pages of two keys with one statement."""
+    rows(raw, "CREATE TABLE indexed (id VARCHAR(255) PRIMARY KEY, topic_key VARCHAR(255), body BLOB)")
+    lanelog_client.publish_many("pages", [("a", b"1"), ("b", b"2"), ("a", b"3")])
+    run(Example.BATCH)
+    eventually(lambda: watermark(raw, "index", "pages", "a") == 2)
+    assert sorted(rows(raw, "SELECT topic_key, body FROM indexed")) == [("a", b"1"), ("a", b"3"), ("b", b"2")]
 
 
 def test_retry_policy(run: Run) -> None:

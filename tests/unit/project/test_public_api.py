@@ -9,8 +9,9 @@ import lanelog
 import lanelog.admin
 
 NAMES = {
-    "AckPolicy", "AlreadySettled", "Client", "ClosedError", "Codec", "ConfigurationError", "ConnectOptions",
-    "DatabaseError", "DeadLetter", "Deliveries", "LanelogError", "LeaseLost", "Message", "Order", "Outgoing",
+    "AckPolicy", "AlreadySettled", "Batch", "Client", "ClosedError", "Codec", "ConfigurationError", "ConnectOptions",
+    "DatabaseError", "DeadLetter", "Deliveries", "LanelogError", "LeaseLost", "Message", "Messages", "Order",
+    "Outgoing",
     "PayloadTooLarge", "Postpone", "Publication", "Receipt", "Reject", "Retry", "RetryPolicy", "SchemaError",
     "Subscription", "SubscriptionConfig", "SubscriptionOptions", "SubscriptionState", "SubscriptionStats", "connect",
 }  # fmt: skip

@@ -45,7 +45,17 @@ class Dispatcher:
         again = self._plan_again(now)
         if again is not None:
             return again
-        size = self.state.rules.run_size()
+        if self.state.rules.batch is not None and self.state.gathers(now):
+            return None
+        attempts = self._take_ready(self.state.rules.run_size(), now)
+        if attempts and attempts[0].expired:
+            return self._expire(attempts[0])
+        if not attempts:
+            return None
+        return self._send_out(Run(self.state.term, attempts, first=True, late=self.state.rules.marks_late()), now)
+
+    def _take_ready(self, size: int, now: float) -> list[Attempt]:
+        """Take the next messages that are ready, `size` at most. A single one that has expired stands alone."""
         # In strict order a waiting message holds back everything after it.
         barrier = min(self.state.waiting) if self.state.rules.strict and self.state.waiting else None
         term, ready = self.state.term, self.state.ready
@@ -56,14 +66,29 @@ class Dispatcher:
             attempt = Attempt(term, row, 1, None)
             if row.start_by is not None and attempt.overdue(now):
                 if not attempts:
-                    del ready[0]
-                    return self._expire(attempt)
+                    attempt.expired = True
+                    attempts.append(attempt)
                 break  # the next plan expires it, after the messages before it are out
             attempts.append(attempt)
-        del ready[: len(attempts)]
-        if not attempts:
-            return None
-        return self._send_out(Run(self.state.term, attempts, first=True, late=self.state.rules.marks_late()), now)
+        self.state.taken(len(attempts), now)
+        return attempts
+
+    def fit(self, run: Run, size: int, now: float) -> None:
+        """Make a batch's run that no worker has begun and nothing has marked as long as it may be: cut it, or fill it.
+
+        It is filled only if what is ready follows it. A message that has expired meanwhile is left to the next plan.
+        """
+        if run.recalled or not run.attempts or run not in self.state.runs:
+            return
+        self._make_ready(self._take_out(run, run.cut(size)))
+        last = max((other.last_offset for other in self.state.runs), default=0)
+        ready = self.state.ready
+        if not run.first or run.last_offset != last or self.state.held_back:
+            return
+        if ready and not (ready[0].start_by is not None and now >= ready[0].start_by):
+            more = self._take_ready(size - len(run.attempts), now)
+            run.extend(more)
+            self.state.running.update([(attempt.offset, attempt) for attempt in more])
 
     def _expire(self, attempt: Attempt) -> DeadLetterWrite:
         """Send an expired message to the dead letters, without a mark.
@@ -101,7 +126,12 @@ class Dispatcher:
             if wait.due <= now and wait.body is None:
                 self.state.needs_payload = True
             elif wait.due <= now and offset <= self.state.cursor:
-                return self._redeliver(offset, wait, now)
+                attempts = _due_together(self.state, offset, now) if self.state.rules.batch is not None else []
+                if len(attempts) < 2:  # noqa: PLR2004 - one alone needs nothing of this
+                    return self._redeliver(offset, wait, now)
+                for attempt in attempts:
+                    del self.state.waiting[attempt.offset]
+                return self._send_out(Run(self.state.term, attempts, first=False, late=True), now)
             if self.state.rules.strict:
                 return None
         return None
@@ -125,7 +155,7 @@ class Dispatcher:
             verdict.next_is_last,
             wait.released,
         )
-        attempt.last_error = wait.last_error
+        attempt.last_error, attempt.together = wait.last_error, wait.together
         if attempt.overdue(now):  # it was handed out, and no handler began
             return self._expire(attempt)
         capped = limit is not None and number > limit and not (wait.crashed or wait.released)
@@ -181,18 +211,27 @@ class Dispatcher:
         for run in runs:
             rest = run.recall()
             begun = begun and not rest and bool(run.attempts)
-            for attempt in rest:
-                if self.state.running.pop(attempt.offset, None) is None:
-                    continue
-                if run.first:
-                    returned.append(attempt.row)
-                else:
-                    self._wait_again(attempt, 0.0, attempt.row)
+            returned += self._take_out(run, rest)
         if begun:  # nothing has changed
             return
         self.progress.runs = tuple(run for run in self.progress.runs if run.attempts)
         # A worker that finds an empty run in the queue skips it.
         self.state.runs = tuple(run for run in self.state.runs if run.attempts)
+        self._make_ready(returned)
+
+    def _take_out(self, run: Run, rest: Sequence[Attempt]) -> list[Fetched]:
+        """Take attempts of a run that no handler has seen out of `running`. Returns the rows of first deliveries."""
+        returned: list[Fetched] = []
+        for attempt in rest:
+            if self.state.running.pop(attempt.offset, None) is None:
+                continue
+            if run.first:
+                returned.append(attempt.row)
+            else:
+                self._wait_again(attempt, 0.0, attempt.row)
+        return returned
+
+    def _make_ready(self, returned: Sequence[Fetched]) -> None:
         if not returned:
             return
         # Every ready message lies above every first delivery that is out, because the lane reads on from the first one.
@@ -214,6 +253,7 @@ class Dispatcher:
             postponed=attempt.postponed,
             last_error=attempt.last_error,
             released=attempt.released,
+            together=attempt.together,
             body=body,
             id=attempt.row.id,
         )
@@ -328,3 +368,30 @@ class Dispatcher:
         dead_letter = DeadLetterWrite(self.state.term, attempt.offset, failures, error, ended, attempt, attempt.row)
         self.state.dead_letters[attempt.offset] = dead_letter
         return dead_letter
+
+
+def _due_together(state: LaneState, first: int, now: float) -> list[Attempt]:
+    """The messages from an offset on that are due again and go together, for a handler that gets several at once.
+
+    What met a crash goes alone, and so does what has its own rules. Strict order lets none pass another.
+    """
+    attempts: list[Attempt] = []
+    most = state.rules.batch.size if state.rules.batch else 0
+    for offset in sorted(offset for offset in state.waiting if offset >= first):
+        wait = state.waiting[offset]
+        most = min(most, wait.together or most)
+        blocked = state.rules.strict and state.ready and state.ready[0].offset < offset
+        if len(attempts) >= most or blocked:
+            break
+        alone = wait.crashed or wait.died_alone or wait.released or wait.next_is_last
+        row = wait.body
+        if row is None or row.special is not None or alone or wait.due > now or offset > state.cursor:
+            if state.rules.strict or offset == first:
+                break
+            continue
+        attempt = Attempt(state.term, row, wait.attempts + 1, wait.first_started, postponed=wait.postponed)
+        attempt.together, attempt.last_error = wait.together, wait.last_error
+        if attempt.overdue(now) or attempt.number > (state.rules.max_deliveries or attempt.number):
+            break
+        attempts.append(attempt)
+    return attempts

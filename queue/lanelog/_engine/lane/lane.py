@@ -190,8 +190,12 @@ class Lane:
 
     @property
     def fed(self) -> bool:
-        """Whether it has known messages that are not handed out yet. Then a poll would find nothing of use for it."""
-        return bool(self._state.ready) or self._state.cursor < self._state.head
+        """Whether it has known messages that are not handed out yet. Then a poll would find nothing of use for it.
+
+        A batch that is not full has use for more.
+        """
+        state, batch = self._state, self._state.rules.batch
+        return state.cursor < state.head or bool(state.ready and (batch is None or len(state.ready) >= batch.size))
 
     @property
     def at_head(self) -> bool:
@@ -229,6 +233,8 @@ class Lane:
             state.budget.take(*rows)
         else:
             self._fetched_again(rows, now)
+        if state.rules.batch is not None and rows:
+            state.gather(rows, now)
 
     def _fetched_again(self, rows: Sequence[Fetched], now: float) -> None:
         """Take rows of which memory knows some already, or that are not all for this group."""
@@ -331,10 +337,11 @@ class Lane:
         self.dispatch.recall()
         self._state.drop_ready()
 
-    def evict(self) -> bool:
-        """Drop the rows and bodies, if it cannot go on now. False: it can."""
+    def evict(self, now: float) -> bool:
+        """Drop the rows and bodies, if it cannot go on now. False: it can, and what gathers waits no longer."""
         state = self._state
         if not (state.running or state.waiting or state.paused or state.closing):
+            state.gathers_until = min(state.gathers_until, now)
             return False
         state.drop_ready()
         state.drop_bodies()

@@ -72,6 +72,7 @@ class Attempt:
     postponed: int = 0
     last: bool = False  # for a message that crashed before: no other attempt follows
     released: bool = False  # an operator allowed it, although the deliveries may be at their cap
+    together: int = 0  # as in `Waiting`
     last_error: str | None = None  # the error of the attempt before, as far as this process knows
     state: State = State.READY
     started: float = 0.0
@@ -132,7 +133,7 @@ def settled(attempts: Sequence[Attempt]) -> list[Fetched]:
 
 
 class Run:
-    """Messages of one lane that one worker handles one after the other, under one mark.
+    """Messages of one lane that one worker handles in order, one by one or as a batch, under one mark.
 
     The run's own lock separates `start_next` and `recall`: a message is either started or taken back, never both.
     """
@@ -157,7 +158,7 @@ class Run:
     ) -> None:
         self.term = term
         self.attempts = attempts
-        self.first = first  # first deliveries under the run mark; False: one redelivery with a row of its own
+        self.first = first  # first deliveries under the run mark; False: redeliveries, each with a row of its own
         self.late = late  # it waits for a worker unmarked, and that worker has it marked
         self.alone = alone  # a quarantined message, always late: it is marked when no other message runs
         self.marked = not late  # the next write of its lane counts its attempts
@@ -214,6 +215,21 @@ class Run:
             rest = self.attempts[self._next :]
             del self.attempts[self._next :]
             return rest
+
+    def cut(self, size: int) -> list[Attempt]:
+        """Take back what is beyond a size, if no handler has seen it. The run goes on with the rest."""
+        with self._lock:
+            first = max(size, self._next)
+            rest = self.attempts[first:]
+            del self.attempts[first:]
+            return rest
+
+    def extend(self, attempts: Sequence[Attempt]) -> None:
+        """Add attempts that follow its last one. The caller has the member's lock, and nobody has recalled the run."""
+        with self._lock:
+            for attempt in attempts:
+                attempt.run = self
+            self.attempts.extend(attempts)
 
     def let_go(self) -> None:
         """The run is over. Its decided attempts forget it: a reference cycle would live until a garbage collection."""

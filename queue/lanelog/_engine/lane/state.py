@@ -50,6 +50,7 @@ class LaneState:
     paused: bool = False
     lost: bool = False
     needs_payload: bool = False  # a due message lacks its body; the fetcher clears it
+    gathers_until: float = 0.0  # when (monotonic) a batch goes out that is not full; 0: none gathers
 
     @property
     def held_back(self) -> bool:
@@ -60,6 +61,27 @@ class LaneState:
     def handling(self) -> bool:
         """Whether a handler has a message of this lane, or a transaction is committing one."""
         return any(attempt.state in (State.RUNNING, State.CLAIMED) for attempt in self.running.values())
+
+    def gather(self, rows: Sequence[Fetched], now: float) -> None:
+        """Let a batch wait for more from its first message on, but not for longer than half of one's time to live."""
+        batch = self.rules.batch
+        if batch is None or not batch.wait:
+            return
+        until = min([now + batch.wait, *(now + (row.start_by - now) / 2 for row in rows if row.start_by is not None)])
+        self.gathers_until = min(self.gathers_until, until) if self.gathers_until else until
+
+    def gathers(self, now: float) -> bool:
+        """Whether what is ready waits for more messages of its batch."""
+        batch = self.rules.batch
+        return batch is not None and len(self.ready) < batch.size and now < self.gathers_until
+
+    def taken(self, count: int, now: float) -> None:
+        """The first `count` ready messages are handed out. The others gather anew."""
+        del self.ready[:count]
+        if self.gathers_until:
+            self.gathers_until = 0.0
+            if self.ready:
+                self.gather(self.ready, now)
 
     def passed(self, offset: int) -> bool:
         """Whether an offset is settled."""
@@ -80,6 +102,7 @@ class LaneState:
         for row in self.ready:
             self.budget.give(row)
         self.ready.clear()
+        self.gathers_until = 0.0
 
 
 class LaneView(Protocol):
@@ -124,6 +147,10 @@ class LaneView(Protocol):
     @property
     def needs_payload(self) -> bool:
         """Whether a due message lacks its body."""
+
+    @property
+    def gathers_until(self) -> float:
+        """When (monotonic) a batch goes out that is not full. 0: none gathers."""
 
     @property
     def handling(self) -> bool:

@@ -38,6 +38,16 @@ class Term:
     generation: int  # new with each load in this process
 
 
+@frozen
+class Gather:
+    """How messages of one lane gather for a handler that gets several at once."""
+
+    size: int
+    """The most messages of one run."""
+    wait: float
+    """Seconds for which a run waits to be full. 0: it goes out with what is ready."""
+
+
 class Rules(Protocol):
     """The rules of a subscription, as a lane needs them."""
 
@@ -49,6 +59,7 @@ class Rules(Protocol):
     max_deliveries: int | None
     ack_first: bool
     history: bool  # a row is kept of every message that leaves the group
+    batch: Gather | None  # a handler gets several messages at once; None: one after the other
 
     def run_size(self) -> int:
         """How many messages are about 20 ms of work."""
@@ -92,6 +103,7 @@ class Waiting:
     postponed: int = 0
     last_error: str | None = None
     released: bool = False  # an operator took its last attempt away: the cap does not hold for the next one
+    together: int = 0  # in a batch with at most so many others, after a time-out of more; 0: with any number
     body: Fetched | None = None
     id: str = ""  # the message's id, when this process made the entry; empty: it was read from the database
 

@@ -64,17 +64,23 @@ class Attempts(Side):
         """
         longest = self.hold_seconds if until is None else min(self.hold_seconds, max(0.0, until - time.monotonic()))
         patience = None if run.alone else longest
-        waiter = self._mark(run)
+        waiter = self.ask_mark(run)
         try:
             return waiter is not None and (waiter.wait(patience) or None)
         except LanelogError:
             return False
 
     @step
-    def _mark(self, run: Run) -> FlushWaiter | None:
+    def ask_mark(self, run: Run, size: int | None = None) -> FlushWaiter | None:
+        """Let the next flush mark this late run, without a wait. None: as False of `mark`.
+
+        `size`: of a batch. The run is cut to it, or filled with what is ready.
+        """
         if run.waiter is None:
             waiter = FlushWaiter()
             lane = self.state.lane_of(run.term)
+            if lane is not None and size is not None:
+                lane.dispatch.fit(run, size, time.monotonic())
             if lane is None or not lane.dispatch.mark(run, waiter):
                 return None
             run.waiter = waiter
@@ -101,13 +107,25 @@ class Attempts(Side):
         self.state.changed_locked(lane)
         return waiter
 
-    def finish(self, run: Run, *, seconds: float | None = None, complete: bool = True) -> None:
-        """Apply the outcomes of a run to its lane; what it has not begun goes back. `complete`: the worker is done."""
-        for attempt in self._finish(run, seconds, complete=complete):
+    def finish(
+        self,
+        run: Run,
+        *,
+        seconds: float | None = None,
+        complete: bool = True,
+        give_back: bool = False,
+        together: int = 0,
+    ) -> None:
+        """Apply the outcomes of a run to its lane; what it has not begun goes back. `complete`: the worker is done.
+
+        `give_back`: what it has begun and not decided goes back uncounted. A later settlement of it is refused.
+        `together`: with how many others of a batch that comes again at most, see `Waiting`.
+        """
+        for attempt in self._finish(run, seconds, complete=complete, back=together if give_back else None):
             facts.settlement_refused(**self.state.about(attempt), why=REFUSED)
 
     @step
-    def _finish(self, run: Run, seconds: float | None, *, complete: bool) -> list[Attempt]:
+    def _finish(self, run: Run, seconds: float | None, *, complete: bool, back: int | None) -> list[Attempt]:
         """Returns the attempts whose settlement is refused."""
         lane = self.state.lane_of(run.term)
         outcomes = run.take_outcomes()
@@ -117,6 +135,16 @@ class Attempts(Side):
         if complete and lane is not None:
             lane.dispatch.finished(run)
         refused = self._apply_all_locked(lane, outcomes)
+        if back is not None:
+            for attempt in run.attempts:
+                if attempt.state is State.CLAIMED:
+                    self._leave_locked(attempt)
+            undecided = [each for each in run.attempts if each.state is State.RUNNING and each.hung is None]
+            for attempt in undecided:
+                attempt.together = back or attempt.together
+                if lane is not None:
+                    lane.dispatch.returned(attempt, time.monotonic())
+            self.state.supersede_locked(undecided)
         if complete:
             run.let_go()
         self.state.changed_locked(lane)

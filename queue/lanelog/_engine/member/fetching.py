@@ -165,8 +165,11 @@ class FetchingSide(Side):
         """Take lanes with due messages whose bodies must be read again: at most `room` messages in all."""
         while self.state.dues and self.state.dues[0][0] <= now:
             _, _, lane = heapq.heappop(self.state.dues)
-            if not lane.state.lost:
-                self.state.needs_payload[lane] = None
+            if lane.state.lost:
+                continue
+            self.state.needs_payload[lane] = None
+            if self.state.rules.batch is not None:
+                self.state.changed_locked(lane, now, fetching=True)  # a batch that has waited needs no room
         wanted = []
         for lane in list(self.state.needs_payload)[:limit]:
             if room <= 0:
@@ -182,7 +185,7 @@ class FetchingSide(Side):
 
     @step
     def next_due(self) -> float | None:
-        """When (monotonic) the next waiting message is due."""
+        """When (monotonic) the next waiting message is due, or the next batch has waited."""
         return self.state.dues[0][0] if self.state.dues else None
 
     @step
@@ -225,7 +228,9 @@ class FetchingSide(Side):
             if not (lane.state.ready or lane.state.waiting):
                 del self.state.holding[lane]
                 continue
-            if not lane.evict():
+            if not lane.evict(now):
+                if self.state.rules.batch is not None:
+                    self.state.changed_locked(lane, now, fetching=True)
                 continue
             self.state.needs_fetch.add(lane)
             if not lane.state.running and lane.due(now, 1):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from lanelog._engine.lane import policy
+from lanelog._engine.lane.values import Gather
 from lanelog.config import AckPolicy, Order
 from lanelog.measures import Meter
 from lanelog.notices import Notices
@@ -42,6 +43,7 @@ class SubscriptionRules:
     max_deliveries: int | None = field(init=False)
     ack_first: bool = field(init=False)
     history: bool = field(init=False)
+    batch: Gather | None = field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
         config = self.config
@@ -54,15 +56,23 @@ class SubscriptionRules:
         self.history = config.history
         # When only one attempt is allowed, a crash dead-letters all messages under the mark: so a mark covers only one.
         self.singly = self.singly or self.ack_first or policy.exhausted(config, 1, 0.0)
+        if config.batch is not None:
+            size = config.batch.size
+            self.batch = Gather(size, config.batch.wait if config.batch.across == "lane" else 0.0)
+            self.batch_size = max(self.batch_size, 2 * size)  # a lane reads on until half of it is ready
 
     def run_size(self) -> int:
         """How many messages are about `RUN_SECONDS` of work. One until a run was measured."""
+        if self.batch is not None:
+            return self.batch.size
         if self.singly or self.seconds is None:
             return 1
         return max(1, min(self.batch_size, int(RUN_SECONDS / max(self.seconds, 1e-7))))
 
     def marks_late(self) -> bool:
         """Whether a run is marked when a worker takes it. Under ACK_FIRST it is marked and acked before that."""
+        if self.batch is not None:
+            return True  # it is filled until then
         return not self.ack_first and (self.seconds is None or self.seconds > LONG_SECONDS)
 
     def exhausted(self, attempts: int, since_first: float) -> bool:

@@ -75,6 +75,7 @@ class MemberState:
     needs_payload: dict[Lane, None] = field(factory=dict)
     holding: dict[Lane, None] = field(factory=dict)  # every lane with ready or waiting messages, and some without
     closing: dict[Lane, None] = field(factory=dict)  # the lanes that are to be given back
+    gathering: dict[Lane, float] = field(factory=dict)  # until when a batch of theirs waits, as it was noted last
     dues: list[tuple[float, int, Lane]] = field(factory=list)  # a heap: (due, sequence, lane) of waiting messages
     _sequence: int = 0
 
@@ -127,6 +128,10 @@ class MemberState:
         for _ in range(PLANS_A_TURN):
             planned = lane.dispatch.plan(now)
             if planned is None:
+                until = lane.state.gathers_until
+                if until > now and self.gathering.get(lane) != until:
+                    self.gathering[lane] = until
+                    self.note_due_locked(until, lane)
                 return
             if isinstance(planned, DeadLetterWrite):
                 self._bury_planned_locked(lane, planned, now)
@@ -152,7 +157,7 @@ class MemberState:
         self.effects.needs.add(self.signals.wake_settler)
 
     def note_due_locked(self, due: float, lane: Lane) -> None:
-        """Note that a message of this lane waits until `due` (monotonic)."""
+        """Note that a message, or a batch, of this lane waits until `due` (monotonic)."""
         self._sequence += 1
         heapq.heappush(self.dues, (due, self._sequence, lane))
         self.effects.needs.add(self.signals.wake_fetcher)
@@ -172,6 +177,7 @@ class MemberState:
         if self.lanes.get(lane.key) is lane:
             del self.lanes[lane.key]
         self.needs_fetch.discard(lane)
+        self.gathering.pop(lane, None)
         for pending in (self.dirty, self.needs_payload, self.holding, self.closing):
             pending.pop(lane, None)
 

@@ -34,6 +34,8 @@ class HungHandler:
 
     member: Member
     attempt: Attempt
+    beside: tuple[Attempt, ...]
+    """The others of its batch."""
     seconds: float
     why: str
     stack: str
@@ -86,7 +88,9 @@ class HungHandlers:
         limit, running, now = self.config.hard_time_limit, self._running(), time.monotonic()
         all_hang = self.workers is not None and self.workers.workload(running).hung_for(self.config.unhealthy_after)
         self._found = tuple(
-            HungHandler(each.member, each.attempt, seconds, why, stacks.text_of_thread(each.thread, HANDLING))
+            HungHandler(
+                each.member, each.attempt, each.beside, seconds, why, stacks.text_of_thread(each.thread, HANDLING)
+            )
             for each in running
             if (why := _why(seconds := now - each.attempt.started, limit, all_hang=all_hang))
         )
@@ -114,7 +118,11 @@ class HungHandlers:
             subscription_facts.handler_cut_off(**member.about(attempt), seconds=seconds)
 
     def _hung(self) -> dict[Attempt, str]:
-        return {each.attempt: f"its handler hung, and its process ended: {each.why}" for each in self._found}
+        return {
+            attempt: f"its handler hung, and its process ended: {each.why}"
+            for each in self._found
+            for attempt in (each.attempt, *each.beside)
+        }
 
 
 def _why(seconds: float, limit: float | None, *, all_hang: bool) -> str:

@@ -6,10 +6,10 @@ Owns that text and its bound. A thread runs on while its frames are read, so the
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from threading import Thread
     from types import CodeType, FrameType
 
@@ -23,21 +23,26 @@ def frames_of(threads: Collection[int]) -> Mapping[int, FrameType]:
     return {ident: frame for ident, frame in sys._current_frames().items() if ident in threads}  # noqa: SLF001
 
 
-def text_of_thread(thread: Thread | None, outermost: CodeType) -> str:
+def outermost(handler: Callable[[Any], object], messages: object) -> object:
+    """Call the handler of a batch. Its frame is the engine's innermost one: `text_of` leaves it out, too."""
+    return handler(messages)
+
+
+def text_of_thread(thread: Thread | None, first: CodeType) -> str:
     """Return where a thread stands, as `text_of`. Empty: it has ended."""
     frame = None if thread is None or thread.ident is None else frames_of((thread.ident,)).get(thread.ident)
-    return "" if frame is None else text_of(frame, outermost)
+    return "" if frame is None else text_of(frame, first)
 
 
-def text_of(frame: FrameType, outermost: CodeType) -> str:
-    """Return a stack as text, the innermost frame last. Frames from `outermost` on are the engine's: they are left out.
+def text_of(frame: FrameType, first: CodeType) -> str:
+    """Return a stack as text, the innermost frame last. Frames from `first` on are the engine's: they are left out.
 
     It holds no frame when it returns: a frame keeps the variables of its handler.
     """
     lines: list[str] = []
     room = STACK_CHARACTERS
     each: FrameType | None = frame
-    while each is not None and each.f_code is not outermost:
+    while each is not None and each.f_code not in (first, outermost.__code__):
         line = f'File "{each.f_code.co_filename}", line {each.f_lineno}, in {each.f_code.co_qualname}'
         line = line.encode("utf-8", "backslashreplace").decode()  # a file name may have a lone surrogate
         room -= len(line) + 1

@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from contextvars import copy_context
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
@@ -25,6 +25,8 @@ from lanelog._engine.lane.values import ACKED, EXPIRED, Verb
 from lanelog._engine.member.isolation import Passage, process_isolation
 from lanelog._engine.member.rules import RUN_SECONDS
 from lanelog._engine.working import stacks, workload
+from lanelog._engine.working.batches import Batches
+from lanelog._engine.working.worker import BatchCall, Worker
 from lanelog._facts.engine import worker as facts
 from lanelog.config import AckPolicy
 from lanelog.errors import LanelogError
@@ -59,21 +61,6 @@ class _After(Enum):
     GO_ON = "go on"
     STOP = "stop"  # the rest of the run must not start
     DETACHED = "detached"  # the message is in the user's hands: the run ends when it is settled
-
-
-@define(eq=False)
-class Worker:
-    """One thread and its current work."""
-
-    number: int
-    thread: threading.Thread | None = None
-    member: Member | None = None
-    run: Run | None = None
-    attempt: Attempt | None = None
-    passage: Passage | None = None
-    abandoned: bool = False
-    waits: float = 0.0  # since when (monotonic) it has waited in the isolation; 0: it does not
-    longest: float = 0.0  # seconds of the longest handler that ended here
 
 
 def compose(
@@ -114,13 +101,18 @@ class Workers:
     name: str
     config: SubscriptionConfig
     handler: Callable[[Message], object]
-    runs: queue.SimpleQueue[tuple[Member, Run] | Callable[[], object] | None]
+    runs: queue.SimpleQueue[Any]  # (member, run), a hook of the user, or None to end
     context: EngineContext
     _workers: list[Worker] = field(factory=list)
     _lock: threading.Lock = field(factory=threading.Lock)
     _stopped: bool = False
     _started: int = 0
     _longest: float = 0.0  # seconds of the longest handler that ended in a thread that was replaced since
+    _batches: Batches | None = field(init=False, default=None)
+
+    def __attrs_post_init__(self) -> None:
+        if self.config.batch is not None:
+            self._batches = Batches(self.config, self.handler, self.runs, self.context)
 
     def start(self) -> None:
         """Start the threads. Idempotent."""
@@ -159,9 +151,11 @@ class Workers:
         """The threads that are in a handler, abandoned ones left out. Any thread may ask."""
         busy: list[workload.Busy] = []
         for each in list(self._workers):
-            attempt, member, thread = each.attempt, each.member, each.thread  # the worker changes them meanwhile
+            # The worker changes them meanwhile.
+            attempt, member, thread, call = each.attempt, each.member, each.thread, each.call
             if not (each.abandoned or attempt is None or member is None or thread is None):
-                busy.append(workload.Busy(thread, member, attempt))
+                beside = () if call is None else tuple(other.attempt for other in call.messages[1:])
+                busy.append(workload.Busy(thread, member, attempt, beside))
         return busy
 
     def workload(self, busy: Sequence[workload.Busy] | None = None) -> Workload:
@@ -189,9 +183,12 @@ class Workers:
             attempt, run, member = worker.attempt, worker.run, worker.member
             if attempt is None or run is None or member is None or worker.abandoned:
                 continue
-            if now - attempt.started > RELIEF_SECONDS:
+            call = worker.call
+            if now - attempt.started > RELIEF_SECONDS and self._batches is None:
                 member.attempts.relieve(run)
-            if now < attempt.deadline or attempt.state is not State.RUNNING:
+            attempts = [attempt] if call is None else [each.attempt for each in call.messages]
+            running = [each for each in attempts if each.state is State.RUNNING]
+            if not running or now < max(each.deadline for each in running):
                 continue
             if not attempt.slow_reported:
                 attempt.slow_reported = True
@@ -200,9 +197,10 @@ class Workers:
                 facts.handler_slow(notices, **member.about(attempt), seconds=now - attempt.started, stack=stack)
             longest = attempt.started + self.config.max_handler_time
             if self.config.auto_extend and now < longest:
-                attempt.deadline = min(now + self.config.visibility_timeout, longest)
-            elif not self._ends_process(attempt, now):
-                self._abandon(worker, member, attempt, now)
+                for each in running:
+                    each.deadline = min(now + self.config.visibility_timeout, longest)
+            elif not any(self._ends_process(each, now) for each in running):
+                self._abandon(worker, member, attempt, call, now)
 
     def _ends_process(self, attempt: Attempt, now: float) -> bool:
         """Whether the process ends because of an attempt: its lane must stay until the handler is gone."""
@@ -218,11 +216,20 @@ class Workers:
                 if worker.passage is not None:
                     worker.passage.leave()
 
-    def _abandon(self, worker: Worker, member: Member, attempt: Attempt, now: float) -> None:
+    def _abandon(self, worker: Worker, member: Member, attempt: Attempt, call: BatchCall | None, now: float) -> None:
         reason = f"timed out after {now - attempt.started:.1f} s in its handler"
-        outcome = policy.timed_out(self.config, attempt, reason, now)
-        if not member.attempts.give_up(attempt, outcome):
-            return
+        if call is not None:
+            with worker.lock:
+                if worker.call is not call:
+                    return  # it has ended just now
+                worker.abandoned = True
+        if call is None or len(call.messages) == 1:
+            outcome = policy.timed_out(self.config, attempt, reason, now)
+            if not member.attempts.give_up(attempt, outcome) and call is None:
+                return
+        if call is not None:
+            for each, run in call.runs:
+                each.attempts.finish(run, give_back=True, together=len(call.messages) // 2)
         facts.handler_abandoned(**member.about(attempt), seconds=now - attempt.started)
         if worker.passage is not None:
             worker.passage.leave()  # the attempt is decided: its handler must not keep the isolation waiting for ever
@@ -235,11 +242,14 @@ class Workers:
 
     def _loop(self, worker: Worker) -> None:
         while not worker.abandoned:
-            item = self.runs.get()
+            item = self.runs.get() if self._batches is None else self._batches.next()
             if item is None:
                 return
             if callable(item):
                 run_hook(item)
+                continue
+            if self._batches is not None:
+                self._batches.work(worker, item)
                 continue
             member, run = item
             try:

@@ -37,6 +37,8 @@ class Busy:
     thread: Thread
     member: Member
     attempt: Attempt
+    beside: tuple[Attempt, ...] = ()
+    """The others of its batch."""
 
 
 def measure(

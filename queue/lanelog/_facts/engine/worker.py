@@ -18,9 +18,16 @@ def attempt_timed_out(*, topic: str, key: str, group: str, offset: int, attempt:
     """An attempt reached its time limit."""
 
 
+@room.warning("batch.halved")
+def batch_halved(*, topic: str, group: str, messages: int, error: BaseException | str, exc_info: Raised) -> None:
+    """A handler raised for a batch of so many messages: they are tried again in halves, which counts no attempt."""
+
+
 @room.warning("handler.abandoned")
 def handler_abandoned(*, topic: str, key: str, group: str, offset: int, attempt: int, seconds: float) -> None:
-    """A handler ran longer than it may: the message counts as failed, and another thread takes the next one."""
+    """A handler ran longer than it may, and another thread takes the next message. The message counts as failed; those
+    of a batch come again in halves.
+    """
 
 
 @room.warning("handler.failed")

@@ -79,6 +79,15 @@ WHERE topic = %s AND partition_key = %s AND `offset` = %s AND id = %s
 ON DUPLICATE KEY UPDATE acked = IF(acked, (SELECT 1 UNION ALL SELECT 2), 1), lease_epoch = 0, invisible_until = 0
 """
 
+# Settle messages together, of which none is settled (PRIMARY). Else it is an error, as above.
+SETTLE_UNSETTLED = """
+INSERT INTO queue_delivery_state (consumer_group, topic, partition_key, message_offset, through_offset, acked,
+       lease_epoch, last_attempt_at)
+VALUES {rows}
+ON DUPLICATE KEY UPDATE acked = IF(acked, (SELECT 1 UNION ALL SELECT 2), 1), lease_epoch = 0, invisible_until = 0
+"""
+_SETTLED = f"(%s, %s, %s, %s, %s, 1, 0, {NOW_MS})"
+
 # Did a transaction with an unknown outcome settle this message? The lock waits for a commit in flight (PRIMARY).
 IS_SETTLED = """
 SELECT acked FROM queue_delivery_state FORCE INDEX (PRIMARY)
@@ -216,6 +225,18 @@ def settle_same(cx: Executor, lane: LaneId, offset: int, message_id: str) -> boo
         if error.code != codes.TWO_ROWS:
             raise
         return False
+
+
+def settle_unsettled(cx: Executor, at: GroupTopic, offsets: Iterable[tuple[str, int]]) -> bool:
+    """Write acked rows for messages (key, offset), in one order. False: one of them is settled already."""
+    rows = [(*at.columns, key, offset, offset) for key, offset in sorted(offsets)]
+    try:
+        write(cx, SETTLE_UNSETTLED, rows, row=_SETTLED)
+    except DatabaseError as error:
+        if error.code != codes.TWO_ROWS:
+            raise
+        return False
+    return True
 
 
 def is_settled(cx: Executor, lane: LaneId, offset: int) -> bool:
