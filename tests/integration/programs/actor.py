@@ -129,7 +129,10 @@ def admin(verb: str, **arguments: Any) -> dict[str, Any]:
 
 
 def subscribe(topic: str, group: str, **options: Any) -> str:
-    subscription = client.subscribe(topic, group, handle, **{"name": CONFIG["name"], **options})
+    handler: Any = handle
+    if "batch" in options:
+        handler, options["batch"] = handle_batch, lanelog.Batch(**options["batch"])
+    subscription = client.subscribe(topic, group, handler, **{"name": CONFIG["name"], **options})
     subscriptions.append(subscription)
     return subscription.owner
 
@@ -191,6 +194,25 @@ def handle(message: lanelog.Message) -> None:
             say("lost", **fields)
             return
     say("handled", **fields)
+
+
+def handle_batch(messages: lanelog.Messages) -> None:
+    """Write a row for each of them in one transaction; the first one's payload says where it stops before."""
+    for message in messages:
+        say("started", key=message.key, offset=message.offset, attempt=message.attempt)
+    where = messages[0].json().get("wait")
+    if where and len(messages) > 1:
+        pauses.stop_here(where)
+    try:
+        with messages.transaction() as connection:
+            connection.cursor().executemany(
+                "INSERT INTO effects (k, o, who, attempt) VALUES (%s, %s, %s, %s)",
+                [(each.key, each.offset, CONFIG["name"], each.attempt) for each in messages],
+            )
+    except lanelog.LeaseLost:
+        say("lost", messages=len(messages))
+        raise
+    say("handled", messages=len(messages))
 
 
 STEPS = {
