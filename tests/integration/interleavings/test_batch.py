@@ -1,4 +1,4 @@
-"""The transaction of a batch of two lanes, against an operator who takes one of them, and a process that dies over it."""
+"""The transaction of a batch of two lanes, against an operator who takes one, and a process that dies over it."""
 
 import json
 
