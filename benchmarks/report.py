@@ -72,6 +72,9 @@ def _figures() -> dict[str, Figure]:
     found["consume_open_lanes"] = Figure("consume, 64 open lanes")
     found["first_message_open_lanes"] = Figure("time to first, 64 open lanes", "ms")
     found["statements_per_message_open_lanes"] = Figure("statements a message, 64 open lanes", "")
+    found["insert_singly"] = Figure("insert a row and ack, one by one")
+    found["insert_batch_lane"] = Figure("the same in batches of 100 of a lane", ceiling="insert_singly")
+    found["insert_batch_lanes"] = Figure("the same in batches of 100 across lanes", ceiling="insert_singly")
     between = [
         f"{name}{told}" for told in ("", "_1000_lanes", "_without_hints") for name in ("other_process", "new_key")
     ]

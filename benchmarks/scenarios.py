@@ -12,7 +12,7 @@ import statistics
 import threading
 import time
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarks import behind, crowd, flood, looking, measured, processes, raw, sketch
 from benchmarks.bench import PAYLOAD, TOPIC
@@ -149,6 +149,45 @@ def _latencies(bench: Bench, *, wake: bool, lanes: int) -> Iterator[tuple[str, f
                 percentiles = statistics.quantiles(each, n=100, method="inclusive")
                 yield f"latency_{name}{told}_p50", percentiles[49]
                 yield f"latency_{name}{told}_p99", percentiles[98]
+
+
+def inserting(bench: Bench) -> Iterator[tuple[str, float]]:
+    """A row for each message with its ack, one by one and in batches of 100, from 100 lanes."""
+    messages = bench.messages(5000)
+    bench.backlog(messages, 100)
+    with bench.raw() as connection:
+        connection.cursor().execute(
+            "CREATE TABLE inserted (way VARCHAR(20), k VARCHAR(20), o INT, PRIMARY KEY (way, k, o))"
+        )
+    insert = "INSERT INTO inserted VALUES (%s, %s, %s)"
+    ways = {
+        "insert_singly": None,
+        "insert_batch_lane": lanelog.Batch(100),
+        "insert_batch_lanes": lanelog.Batch(100, across="lanes"),
+    }
+    for way, batch in ways.items():
+        last, counted, lock = threading.Event(), itertools.count(1), threading.Lock()
+
+        def done(count: int, last: threading.Event = last, counted: Iterator[int] = counted, lock: Any = lock) -> None:
+            with lock:
+                if max(next(counted) for _ in range(count)) == messages:
+                    last.set()
+
+        def one(message: lanelog.Message, way: str = way, done: Callable[[int], None] = done) -> None:
+            with message.transaction() as connection:
+                connection.cursor().execute(insert, (way, message.key, message.offset))
+            done(1)
+
+        def many(found: lanelog.Messages, way: str = way, done: Callable[[int], None] = done) -> None:
+            with found.transaction() as connection:
+                connection.cursor().executemany(insert, [(way, each.key, each.offset) for each in found])
+            done(len(found))
+
+        began = time.monotonic()
+        with bench.client.subscribe(TOPIC, way, one if batch is None else many, batch=batch):
+            if not last.wait(PATIENCE):
+                raise TimeoutError(way)
+            yield way, messages / (time.monotonic() - began)
 
 
 def idle(bench: Bench) -> Iterator[tuple[str, float]]:
@@ -294,6 +333,7 @@ PLAN = (
     consume_10000_lanes,
     consume_100000_lanes,
     consume_open_lanes,
+    inserting,
     latency,
     idle,
     idle_20000_lanes,
