@@ -65,6 +65,9 @@ class BatchHandle(Protocol):
     def transaction(self) -> AbstractContextManager[Any]:
         """Commit the handler's writes together with the acks."""
 
+    def ack_in(self, connection: object) -> int:
+        """Ack all of them in the caller's transaction. Return the `wait_timeout` that its session had before."""
+
 
 class Messages(list[Message]):
     """The messages of one call of a handler with `batch=`, in strict and serial order those of a key in their order.
@@ -92,3 +95,17 @@ class Messages(list[Message]):
             DatabaseError: As for `Message.transaction`.
         """
         return self._handle.transaction()
+
+    def ack(self, *, connection: object) -> None:
+        """Ack all messages in a transaction of your own: they are done if and only if you commit it.
+
+        Args:
+            connection: As for `Message.ack`. Ack last, and all messages at once.
+
+        Raises:
+            LeaseLost: As for `transaction`. Nothing was written.
+            AlreadySettled: As for `transaction`.
+            ConfigurationError: As for `Message.ack`.
+            DatabaseError: As for `Message.ack`.
+        """
+        self._handle.ack_in(connection)

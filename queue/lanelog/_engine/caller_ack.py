@@ -1,4 +1,4 @@
-"""The ack of one message in a transaction of its handler, and whether that was committed.
+"""The ack of one message, or of a batch, in a transaction of its handler, and whether that was committed.
 
 Owns the statements of `message.ack(connection=)`, and the questions after it. Never commits the caller's transaction,
 and never decides which attempt is valid: `Attempts` does.
@@ -32,7 +32,7 @@ from lanelog._stores.members import leases
 from lanelog.errors import AlreadySettled, ConfigurationError, DatabaseError, LanelogError, LeaseLost
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     from lanelog._database import Executor
@@ -71,6 +71,12 @@ class Delivered:
     def name(self) -> str:
         """The message's name for errors."""
         return name(self.member, self.attempt)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What a settlement sends of it."""
+        row, at = self.attempt.row, self.member.at
+        return at.topic, at.group, row.key, row.id, self.attempt.last_error or ""
 
 
 def name(member: Member, attempt: Attempt) -> str:
@@ -124,11 +130,11 @@ def _settle_of(cx: Executor, member: Member, attempts: Sequence[Attempt], contex
         history.upsert(cx, at, member.owner, writes, now)
 
 
-def write(member: Member, attempt: Attempt, context: EngineContext, connection: object) -> int:
-    """Ack in the caller's open transaction. Return the session's `wait_timeout` of before, which stays lowered.
+def write(messages: Sequence[Delivered], context: EngineContext, connection: object) -> int:
+    """Ack one message, or a batch, in the caller's open transaction. Return the `wait_timeout` that its session had.
 
-    After an error nothing of the ack is left in the transaction but a shared lock on the lease, and the attempt is as
-    before. A process that dies in between rolls everything back.
+    The session's `wait_timeout` stays lowered. After an error nothing of the ack is left in the transaction but shared
+    locks on leases, and the attempts are as before. A process that dies in between rolls everything back.
     """
     raw = driver_connection(connection)
     if find_open(raw) is not None:
@@ -139,24 +145,29 @@ def write(member: Member, attempt: Attempt, context: EngineContext, connection: 
     cx = ForeignExecutor(raw, context.database.config.database, ours=False)
     cx.check_not_acked()
     cx.begin()
-    row, at = attempt.row, member.at
-    cx.check_texts([at.topic, at.group, row.key, row.id, attempt.last_error or ""])
-    session, seconds = cx.session or 0, max(1, int(member.config.lease_duration))
+    cx.check_texts([text for each in messages for text in each.texts])
+    session = cx.session or 0
+    seconds = max(1, int(min(each.member.config.lease_duration for each in messages)))
     patience = _on_same_server(cx, context)
-    member.attempts.claim(attempt)
+    claimed: list[Delivered] = []
     try:
+        for each in messages:
+            each.member.attempts.claim(each.attempt)
+            claimed.append(each)
         if patience > seconds:
             _lower_patience(cx, patience, seconds)
-        settle(cx, member, attempt, context)
+        settle_all(cx, messages, context)
         _refuse_distributed(cx)
-        member.caller_acks.note(attempt, session)
+        for each in messages:
+            each.member.caller_acks.note(each.attempt, session)
         cx.finish_ack()
     except BaseException as exc:
         error = _undone(cx, exc)
         if patience > seconds:
             with suppress(LanelogError):  # it may have been lost with its connection
                 cx.execute(_SET_PATIENCE, (patience,))
-        _not_acked(member, attempt, error)
+        for each in claimed:
+            _not_acked(each.member, each.attempt, error)
         if error is exc:
             raise
         raise error from exc
@@ -253,6 +264,26 @@ def follow(
         return Fate.OPEN
     _not_acked(member, attempt, ack.raised or without_commit(member, attempt), ack=ack)
     return fate
+
+
+def follow_batch(
+    transaction: Callable[[], AbstractContextManager[Executor]], messages: Sequence[Delivered], context: EngineContext
+) -> None:
+    """Ask what became of the transaction in which a batch was acked: of the first message, and the others follow it.
+
+    All of them stand in one transaction. Of those whose lane was loaded again meanwhile, each is asked about by itself.
+    """
+    if not messages:
+        return
+    first, acks = messages[0], [each.attempt.ack for each in messages]
+    fate = follow(transaction(), first.member, first.attempt, context)
+    for each, ack in zip(messages[1:], acks[1:], strict=True):
+        term = each.attempt.term
+        if fate is Fate.GONE:
+            error = without_commit(each.member, each.attempt) if ack is None or ack.raised is None else ack.raised
+            _not_acked(each.member, each.attempt, error, ack=ack)
+        elif fate is Fate.COMMITTED:
+            each.member.attempts.claimed(each.attempt, term, ack=ack)
 
 
 def without_commit(member: Member, attempt: Attempt) -> DatabaseError:

@@ -55,13 +55,13 @@ class Delivery:
 
     def ack_in(self, connection: object) -> int:
         """Settle as done in the caller's transaction. Return the `wait_timeout` that its session had before."""
-        self._refuse_batched("acked in a transaction of your own: use messages.transaction()")
+        self._refuse_batched("acked alone in a transaction of your own: use messages.ack(connection=)")
         self._decidable()
-        return caller_ack.write(self.member, self.attempt, self.context, connection)
+        return caller_ack.write([Delivered(self.member, self.attempt)], self.context, connection)
 
     def promise_ack(self) -> None:
         """A commit of the handler's will ack. If none does, its return counts as a failure."""
-        self._refuse_batched("acked in a transaction of your own: use messages.transaction()")
+        self._refuse_batched("acked alone in a transaction of your own: use messages.ack(connection=)")
         self._decidable()
         self.member.caller_acks.promise(self.attempt)
 

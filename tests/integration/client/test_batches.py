@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from tenacity import stop_after_attempt, wait_fixed
 
 import lanelog
 from lanelog import (
+    AlreadySettled,
     Batch,
     Client,
     ConfigurationError,
@@ -25,8 +27,8 @@ from lanelog import (
 )
 from lanelog._engine.handler_transaction import HandlerTransaction
 from support.settling import create_effects, effects
-from support.sql import delivery_rows, rows, watermark
-from support.waiting import Gate, Record, events, eventually
+from support.sql import connect, delivery_rows, rows, watermark
+from support.waiting import Gate, Record, events, eventually, never
 
 QUICK = RetryPolicy(stop=stop_after_attempt(3), wait=wait_fixed(0.05))
 LONG = 30.0
@@ -309,7 +311,7 @@ def test_middleware_gets_the_batch_and_a_message_may_settle_itself(lanelog_clien
 
     def handle(messages: Messages) -> None:
         messages[0].ack()
-        with pytest.raises(ConfigurationError, match=r"messages\.transaction"):
+        with pytest.raises(ConfigurationError, match=r"messages\.ack"):
             messages[1].ack(connection=object())
         with pytest.raises(ConfigurationError, match="return a list"):
             messages[1].reject("no")
@@ -408,6 +410,70 @@ def test_a_transaction_in_another_thread_outlives_the_handler_that_raised(lanelo
             assert outcome.wait(1) == [DatabaseError]
             eventually(lambda: subscription.stats().acked == 2)
     assert effects(raw) == []
+
+
+@pytest.mark.parametrize("order", ["strict", "serial"])
+def test_a_batch_is_acked_in_a_transaction_of_the_handlers_own(
+    lanelog_client: Client, lanelog_url: str, raw: Any, order: str
+) -> None:
+    """The commit settles all of it; what is rolled back, or never committed, comes again and has no effect."""
+    create_effects(raw)
+    seen = Record()
+
+    def handle(messages: Messages) -> None:
+        seen(named(messages))
+        with closing(connect(lanelog_url, autocommit=False)) as connection:
+            connection.cursor().executemany(
+                "INSERT INTO effects (o, who) VALUES (%s, %s)", [(m.offset, m.key) for m in messages]
+            )
+            messages.ack(connection=connection)
+            with pytest.raises(AlreadySettled):
+                messages.ack(connection=connection)
+            if len(seen) == 1:
+                connection.rollback()
+                raise ValueError
+            if len(seen) > 2:
+                connection.commit()
+
+    lanelog_client.publish_many("t", [(key, b"x") for key in ("a", "b") for _ in range(4)])
+    subscription = lanelog_client.subscribe(
+        "t", "g", handle, order=order, retry=QUICK, batch=Batch(8, 0.5, "lanes"), history=True
+    )
+    eventually(lambda: subscription.stats().acked == 8)
+    assert sorted(effects(raw, "who, o")) == [(key, offset) for key in ("a", "b") for offset in (1, 2, 3, 4)]
+    eventually(lambda: (watermark(raw, "g", "t", "a"), watermark(raw, "g", "t", "b")) == (4, 4))
+    eventually(lambda: not delivery_rows(raw, "g", "t"))
+    assert subscription.stats().retried == 0
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_batch_is_decided_by_a_transaction_that_outlives_its_handler(
+    lanelog_client: Client, lanelog_url: str, raw: Any, commits: bool
+) -> None:
+    """Until it ends, nothing of its lanes is handed out. A commit settles the batch, and a rollback brings it back."""
+    create_effects(raw)
+    seen = Record()
+
+    def handle(messages: Messages) -> None:
+        connection = connect(lanelog_url, autocommit=False)
+        connection.cursor().execute("INSERT INTO effects (o) VALUES (%s)", (len(messages),))
+        messages.ack(connection=connection)
+        if len(seen):
+            connection.commit()
+            connection.close()
+        seen((connection, [(message.key, message.offset, message.attempt) for message in messages]))
+
+    lanelog_client.publish_many("t", [("a", b"x"), ("b", b"x")])
+    subscription = lanelog_client.subscribe("t", "g", handle, retry=QUICK, batch=Batch(2, 0.5, "lanes"))
+    connection, _ = seen.wait(1)[0]
+    lanelog_client.publish("t", "a", b"x")
+    never(lambda: len(seen) > 1, during=0.5)
+    (connection.commit if commits else connection.rollback)()
+    connection.close()
+    eventually(lambda: subscription.stats().acked == 3)
+    again = [] if commits else [("a", 1, 2), ("b", 1, 2)]
+    assert sorted(each for _, batch in seen.items[1:] for each in batch) == sorted([*again, ("a", 2, 1)])
+    assert sum(count for (count,) in effects(raw)) == 3
 
 
 def test_a_message_that_expires_sooner_does_not_wait_for_a_full_batch(lanelog_client: Client) -> None:

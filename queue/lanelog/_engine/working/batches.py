@@ -18,13 +18,14 @@ import queue
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, evolve, field
 
 from lanelog._base.text import describe
-from lanelog._engine import handler_error
+from lanelog._engine import caller_ack, handler_error
 from lanelog._engine.caller_ack import Delivered
 from lanelog._engine.delivery import message_of
 from lanelog._engine.handler_transaction import HandlerTransaction
@@ -37,7 +38,7 @@ from lanelog._engine.working.worker import BatchCall, Worker
 from lanelog._facts.engine import worker as facts
 from lanelog.batches import Messages
 from lanelog.config import AckPolicy
-from lanelog.errors import ConfigurationError
+from lanelog.errors import ConfigurationError, LanelogError
 from lanelog.measures import Handlings
 from lanelog.message import Postpone, Reject, Retry
 
@@ -62,9 +63,15 @@ class _Handle:
 
     def transaction(self) -> AbstractContextManager[Any]:
         """Commit the handler's writes together with the acks."""
-        instead = "message.ack(connection=), in a subscription without batch="
-        together = HandlerTransaction(self.context, self.messages, instead)
+        together = HandlerTransaction(self.context, self.messages, "messages.ack(connection=)")
         return together.open("messages.transaction()")
+
+    def ack_in(self, connection: object) -> int:
+        """Ack all of them in the caller's transaction. Return the `wait_timeout` that its session had before."""
+        self.context.check_process()
+        for each in self.messages:
+            caller_ack.forget_rolled_back(each.member, each.attempt, self.context)
+        return caller_ack.write(self.messages, self.context, connection)
 
 
 @define(eq=False)
@@ -208,6 +215,7 @@ class Batches:
             result, error = self._call(worker, BatchCall(tuple(part), runs), now)
             if worker.abandoned:  # by the keeper's thread, which has given everything back
                 return
+            error = self._ask_about(part, error)
             undecided = [each for each in part if each.attempt.state in (State.RUNNING, State.CLAIMED)]
             if error is None:
                 error = _wrong(part, result)  # what it has done is done: a repetition would not help
@@ -229,6 +237,20 @@ class Batches:
             if parts:  # the next calls may take long
                 for member, run in runs:
                     member.attempts.relieve(run)
+
+    def _ask_about(self, part: Sequence[Delivered], error: BaseException | None) -> BaseException | None:
+        """Ask what became of the transaction in which the handler has acked. If nobody knows, the settler asks on.
+
+        Returns the handler's error, or that of a transaction that has ended without a commit.
+        """
+        acked = [each for each in part if each.attempt.ack is not None and each.attempt.state is State.CLAIMED]
+        for each in acked:
+            if each.attempt.ack is not None:
+                each.attempt.ack.raised = error
+        with suppress(LanelogError):  # the database is away
+            caller_ack.follow_batch(self.context.database.transaction, acked, self.context)
+        gone = [each for each in acked if each.attempt.state is State.RUNNING]
+        return caller_ack.without_commit(gone[0].member, gone[0].attempt) if gone and error is None else error
 
     def _decides(self, error: BaseException) -> bool:
         """Whether an exception decides about the whole batch."""
