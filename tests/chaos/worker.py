@@ -161,7 +161,7 @@ class Handlers:
             if message.key not in stopped:
                 run = self._begin(message)
                 try:
-                    self._work()
+                    self._work(dawdles=not ends)  # once a batch: an operator waits no longer for it than for a message
                 except Hiccup:
                     failure = lanelog.Retry()
                 except lanelog.Reject as hopeless:
@@ -197,13 +197,13 @@ class Handlers:
         if self._dice.random() < share:
             raise Hiccup
 
-    def _work(self) -> None:
+    def _work(self, *, dawdles: bool = True) -> None:
         chance = self._dice.random()
         if chance < FAILS:
             raise Hiccup
         if chance < FAILS + REJECTS:
             raise lanelog.Reject("hopeless")
-        if chance < FAILS + REJECTS + DAWDLES:
+        if chance < FAILS + REJECTS + DAWDLES and dawdles:
             self._never.wait(0.3)
 
 

@@ -107,7 +107,7 @@ def test_a_list_decides_about_each_message(lanelog_client: Client, raw: Any, ord
         return [Retry(0.05) if message.payload == b"late" and message.attempt == 1 else None for message in messages]
 
     lanelog_client.publish_many("t", [("a", b"x"), ("a", b"late"), ("a", b"x"), ("b", b"x"), ("b", b"x")])
-    subscription = lanelog_client.subscribe("t", "g", handle, order=order, batch=Batch(5, 0.5, "lanes"))
+    subscription = lanelog_client.subscribe("t", "g", handle, order=order, batch=Batch(5, 3.0, "lanes"))
     eventually(lambda: subscription.stats().acked == 5)
     first, *later = seen.items
     assert sorted(first) == [("a", 1, 1), ("a", 2, 1), ("a", 3, 1), ("b", 1, 1), ("b", 2, 1)]
@@ -174,6 +174,57 @@ def test_what_raises_is_tried_again_in_halves_until_a_message_fails_alone(
     assert rows(raw, "SELECT failure_count FROM queue_messages WHERE topic = 't_dlq'") == [(3,)]
 
 
+def test_a_message_that_is_left_over_has_not_failed_alone(lanelog_client: Client) -> None:
+    """The other one of its batch was acked by a call, and the handler raised then: it is tried alone, uncounted."""
+    seen = Record()
+
+    def handle(messages: Messages) -> None:
+        seen([(message.offset, message.attempt) for message in messages])
+        if len(messages) == 2:
+            messages[0].ack()
+            raise ValueError
+
+    lanelog_client.publish_many("t", [("a", b"x")] * 2)
+    subscription = lanelog_client.subscribe("t", "g", handle, batch=Batch(2, LONG))
+    eventually(lambda: subscription.stats().acked == 2)
+    assert seen.items == [[(1, 1), (2, 1)], [(2, 1)]]
+
+
+def test_the_wait_of_a_whole_batch_is_not_that_of_a_message_without_attempts(lanelog_client: Client) -> None:
+    """The first message is buried, as its last attempt failed; the second one waits as the handler said."""
+    seen = Record()
+
+    def handle(messages: Messages) -> list[Exception | None]:
+        seen([(message.offset, message.attempt) for message in messages])
+        if len(seen) == 1:
+            return [Retry(0.0), None, *[None] * (len(messages) - 2)]
+        raise Retry(LONG)
+
+    lanelog_client.publish_many("t", [("a", b"x")] * 2)
+    retry = RetryPolicy(stop=stop_after_attempt(2), wait=wait_fixed(0.0))
+    subscription = lanelog_client.subscribe("t", "g", handle, retry=retry, batch=Batch(2, LONG))
+    eventually(lambda: subscription.stats().dead_lettered == 1)
+    never(lambda: len(seen) > 2, during=0.5)
+    assert seen.items == [[(1, 1), (2, 1)], [(1, 2), (2, 1)]]
+
+
+def test_serial_order_hands_out_first_what_was_given_back(lanelog_client: Client) -> None:
+    """A batch that times out goes before what is ready behind it: nothing of it has failed."""
+    seen = Record()
+    with Gate() as gate:
+
+        def handle(messages: Messages) -> None:
+            seen(offsets(messages))
+            if len(seen) == 1:
+                gate()
+
+        lanelog_client.publish_many("t", [("a", b"x")] * 8)
+        options: Any = {"visibility_timeout": 1.0, "auto_extend": False, "order": "serial"}
+        subscription = lanelog_client.subscribe("t", "g", handle, batch=Batch(4, LONG), **options)
+        eventually(lambda: subscription.stats().acked == 8)
+    assert [offset for each in seen.items[1:] for offset in each] == list(range(1, 9))
+
+
 def test_strict_order_stops_a_lane_at_the_message_that_fails(lanelog_client: Client) -> None:
     """What follows it in its lane is not handled before it is done, and no other lane waits."""
     seen = Record()
@@ -220,7 +271,7 @@ def test_a_batch_that_times_out_comes_again_in_halves(lanelog_client: Client, or
                 gate()
 
         lanelog_client.publish_many("t", [("a", b"x"), ("a", b"x"), ("a", b"hangs"), ("a", b"x")])
-        options: Any = {"visibility_timeout": 0.3, "auto_extend": False, "retry": QUICK, "order": order}
+        options: Any = {"visibility_timeout": 1.0, "auto_extend": False, "retry": QUICK, "order": order}
         subscription = lanelog_client.subscribe("t", "g", handle, batch=Batch(4, LONG), **options)
         eventually(lambda: subscription.stats().acked == 4)
         assert seen.items[0] == [(1, 1), (2, 1), (3, 1), (4, 1)]
@@ -344,7 +395,7 @@ def test_a_batch_across_lanes_that_times_out_comes_again_in_halves(lanelog_clien
                 gate()
 
         lanelog_client.publish_many("t", [(f"k{number}", b"x") for number in range(4)])
-        options: Any = {"visibility_timeout": 0.3, "auto_extend": False, "retry": QUICK}
+        options: Any = {"visibility_timeout": 1.0, "auto_extend": False, "retry": QUICK}
         subscription = lanelog_client.subscribe("t", "g", handle, batch=Batch(4, 0.5, "lanes"), **options)
         eventually(lambda: subscription.stats().acked == 4)
     hung = [len(each) for each in seen.items if ("k2", 1) in each]
@@ -365,7 +416,7 @@ def test_a_message_settled_by_its_handler_lets_the_others_time_out(lanelog_clien
                 gate()
 
         lanelog_client.publish_many("t", [("a", b"x")] * 2)
-        options: Any = {"visibility_timeout": 0.3, "auto_extend": False}
+        options: Any = {"visibility_timeout": 1.0, "auto_extend": False}
         lanelog_client.subscribe("t", "g", handle, batch=Batch(2, LONG), **options)
         assert seen.wait(2) == [(1, 2), (2,)]
 
@@ -406,6 +457,8 @@ def test_a_transaction_in_another_thread_outlives_the_handler_that_raised(lanelo
             lanelog_client.publish_many("t", [("a", b"x")] * 2)
             subscription = lanelog_client.subscribe("t", "g", handle, retry=QUICK, batch=Batch(2, LONG))
             gate.reached()
+            (member,) = subscription._core.members
+            eventually(lambda: len(member.attempts.detached()) == 2)
             gate.open()
             assert outcome.wait(1) == [DatabaseError]
             eventually(lambda: subscription.stats().acked == 2)

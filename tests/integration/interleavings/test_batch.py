@@ -8,7 +8,7 @@ from support.settling import HANDLING, assert_nothing_left, create_effects, effe
 from support.stage import Actor, Stage
 from support.waiting import eventually
 
-BATCH = {"size": 2, "wait": 1.0, "across": "lanes"}
+BATCH = {"size": 2, "wait": 3.0, "across": "lanes"}
 BEFORE_THE_FENCE = "before leases.FENCE following handler_transaction.SET_PATIENCE"
 BEHIND_THE_FENCE = "before COMMIT following deliveries.SETTLE_UNSETTLED"
 COMMITTED = "after COMMIT following deliveries.SETTLE_UNSETTLED"

@@ -59,7 +59,7 @@ def test_the_guard_fails_when_a_message_costs_half_as_much_again(
     times: float,
     status: int,
 ) -> None:
-    """The guard names what became dearer. It measures that once more before: a disturbed machine is no reason."""
+    """The guard names what became dearer. It measures that again before: a disturbed machine is no reason."""
     recorded = tmp_path / "guard.json"
     recorded.write_text(json.dumps({"cheap": 2.0, "dear": 2.0}))
     measured: list[str] = []
@@ -71,7 +71,7 @@ def test_the_guard_fails_when_a_message_costs_half_as_much_again(
     command = ["guard", "--server", lanelog_server.url, "--rounds", "1", "--recorded", str(recorded)]
     monkeypatch.setattr(sys, "argv", command)
     assert guard.main() == status
-    assert measured == ["cheap", "dear", "dear"][: 2 + status]
+    assert measured == ["cheap", "dear", *["dear"] * guard.MORE * status]
     assert ("dearer than recorded: dear." in capsys.readouterr().err) == bool(status)
 
 

@@ -351,12 +351,14 @@ class Dispatcher:
         attempt.hung = why
         self.progress.dirty[attempt.offset] = None
 
-    def returned(self, attempt: Attempt, now: float) -> None:
-        """Take back a message that was handed out. Its attempt does not count, even if a handler has begun."""
-        if self.state.running.pop(attempt.offset, None) is None:
-            return
-        self.state.budget.give(attempt.row)
-        self._wait_again(attempt, now, None)
+    def returned(self, attempt: Attempt, now: float, *, body: Fetched | None = None) -> None:
+        """Take back a message that was handed out. Its attempt does not count, even if a handler has begun.
+
+        `body`: keep it, so that the message goes out again at once.
+        """
+        if self.state.running.pop(attempt.offset, None) is not None:
+            self.state.budget.give(*([] if body else [attempt.row]))
+            self._wait_again(attempt, now, body)
 
     def bury(self, attempt: Attempt, failures: int, error: str, ended: Ended) -> DeadLetterWrite:
         """Send a message to the dead letters. It stays in `running` until the outcome of that transaction is known.

@@ -340,7 +340,10 @@ class Lane:
     def evict(self, now: float) -> bool:
         """Drop the rows and bodies, if it cannot go on now. False: it can, and what gathers waits no longer."""
         state = self._state
-        if not (state.running or state.waiting or state.paused or state.closing):
+        gathers = state.gathers(now) and not (state.held_back or self.dispatch.full)
+        if (gathers and not (state.rules.strict and state.waiting)) or not (
+            state.running or state.waiting or state.paused or state.closing
+        ):
             state.gathers_until = min(state.gathers_until, now)
             return False
         state.drop_ready()

@@ -78,7 +78,7 @@ class LaneState:
     def taken(self, count: int, now: float) -> None:
         """The first `count` ready messages are handed out. The others gather anew."""
         del self.ready[:count]
-        if self.gathers_until:
+        if count and self.gathers_until:
             self.gathers_until = 0.0
             if self.ready:
                 self.gather(self.ready, now)

@@ -77,8 +77,7 @@ class Attempts(Side):
         `size`: of a batch. The run is cut to it, or filled with what is ready.
         """
         if run.waiter is None:
-            waiter = FlushWaiter()
-            lane = self.state.lane_of(run.term)
+            waiter, lane = FlushWaiter(), self.state.lane_of(run.term)
             if lane is not None and size is not None:
                 lane.dispatch.fit(run, size, time.monotonic())
             if lane is None or not lane.dispatch.mark(run, waiter):
@@ -139,11 +138,11 @@ class Attempts(Side):
             for attempt in run.attempts:
                 if attempt.state is State.CLAIMED:
                     self._leave_locked(attempt)
-            undecided = [each for each in run.attempts if each.state is State.RUNNING and each.hung is None]
+            undecided, now = [a for a in run.attempts if a.state is State.RUNNING and a.hung is None], time.monotonic()
             for attempt in undecided:
                 attempt.together = back or attempt.together
                 if lane is not None:
-                    lane.dispatch.returned(attempt, time.monotonic())
+                    lane.dispatch.returned(attempt, now, body=attempt.row)  # so that nothing behind it goes before it
             self.state.supersede_locked(undecided)
         if complete:
             run.let_go()
@@ -330,9 +329,10 @@ class Attempts(Side):
         """Apply what a worker has recorded. Returns the attempts whose settlement is refused."""
         refused: list[Attempt] = []
         if lane is None or not self._acked_together_locked(lane, outcomes):
+            now = time.monotonic()  # what failed together is due together
             for attempt, outcome in outcomes:
                 if attempt.state is State.RUNNING:
-                    self.apply_locked(lane, attempt, outcome, time.monotonic())
+                    self.apply_locked(lane, attempt, outcome, now)
                 elif attempt.state is State.CLAIMED:
                     self._leave_locked(attempt)
                 elif attempt.state is State.SUPERSEDED:

@@ -110,7 +110,7 @@ class Batches:
             try:
                 item = self._left.popleft() if self._left else self.runs.get(timeout=min(left, self.slice_seconds))
             except queue.Empty:
-                if left:
+                if left and not self._full(first[0]):
                     continue
                 break
             if item is None or callable(item) or _single(item[1]):
@@ -126,6 +126,11 @@ class Batches:
             most, until = fewer, min(until, _patience(run, time.monotonic(), batch.wait))
             runs.append(item)
         return runs
+
+    def _full(self, member: Member) -> bool:
+        """Whether memory has no room for more messages. Then none come before some are handled."""
+        budget, config = member.budget, self.config
+        return budget.messages >= config.prefetch or budget.payload_bytes >= config.prefetch_bytes
 
     def work(self, worker: Worker, runs: list[tuple[Member, Run]]) -> None:
         """Handle the messages of some runs as one batch."""
@@ -209,26 +214,25 @@ class Batches:
         stopped: set[Run] = set()
         while parts:
             now = time.monotonic()
-            part = [each for each in parts.popleft() if self._may_go(each, stopped, now)]
+            part = self._still(parts.popleft(), stopped, now)
             if not part:
                 continue
             result, error = self._call(worker, BatchCall(tuple(part), runs), now)
             if worker.abandoned:  # by the keeper's thread, which has given everything back
                 return
             error = self._ask_about(part, error)
-            undecided = [each for each in part if each.attempt.state in (State.RUNNING, State.CLAIMED)]
             if error is None:
                 error = _wrong(part, result)  # what it has done is done: a repetition would not help
-            elif not undecided:
+            elif all(each.attempt.state in (State.SETTLED, State.BURYING) for each in part):
                 about = part[0].member.about(part[0].attempt)
                 facts.handler_raised_after_settling(**about, exc_info=handler_error.raised(error))
-            elif len(undecided) > 1 and not self._decides(error):
-                half = len(undecided) // 2
-                parts.extendleft([undecided[half:], undecided[:half]])
+            elif len(part) > 1 and not self._decides(error):
+                half = len(part) // 2  # what is settled or lost by then is left out, and a last one still goes alone
+                parts.extendleft([part[half:], part[:half]])
                 facts.batch_halved(
                     topic=part[0].member.topic,
                     group=part[0].member.at.group,
-                    messages=len(undecided),
+                    messages=len(part),
                     error=describe(error),
                     exc_info=handler_error.raised(error),
                 )
@@ -256,13 +260,20 @@ class Batches:
         """Whether an exception decides about the whole batch."""
         return isinstance(error, _DECISIONS) or self.config.ack_policy is AckPolicy.ACK
 
-    def _may_go(self, each: Delivered, stopped: set[Run], now: float) -> bool:
-        attempt = each.attempt
-        return (
-            attempt.state is State.RUNNING
-            and attempt.run not in stopped
-            and each.member.attempts.may_start(attempt.term, now)
-        )
+    def _still(self, part: Sequence[Delivered], stopped: set[Run], now: float) -> list[Delivered]:
+        """The messages of a part that are not decided, and may be handled now.
+
+        In strict order none passes another one that a transaction in another thread is just settling.
+        """
+        left = []
+        for each in part:
+            attempt, run = each.attempt, each.attempt.run
+            if run is not None and attempt.state is State.CLAIMED and each.member.rules.strict:
+                stopped.add(run)
+            may = attempt.state is State.RUNNING and run not in stopped
+            if may and each.member.attempts.may_start(attempt.term, now):
+                left.append(each)
+        return left
 
     def _call(self, worker: Worker, call: BatchCall, now: float) -> tuple[object, BaseException | None]:
         """Run the handler. Returns what it returned and what it raised."""
@@ -297,7 +308,7 @@ class Batches:
         now = time.monotonic()
         held: set[Run] = set()
         ends = result if isinstance(result, list) and error is None else [error] * len(part)
-        wait: float | None = None
+        reported, wait = False, None
         for each, end in zip(part, ends, strict=True):
             attempt, run = each.attempt, each.attempt.run
             if run is None or run in stopped or attempt.state in (State.SETTLED, State.BURYING):
@@ -305,12 +316,12 @@ class Batches:
             outcome = policy.judge(self.config, attempt, end, now)
             if outcome is None:
                 continue
-            if end is not None and (error is None or wait is None):
+            if end is not None and not (reported and error is not None):
                 policy.report(each.member.about(attempt), end, outcome)
+                reported = True
             if error is not None and outcome.verb is Verb.RETRY:
                 wait = outcome.wait if wait is None else wait
                 outcome = evolve(outcome, wait=wait)
-            wait = 0.0 if wait is None else wait
             # It may be superseded, or another thread may just commit it: `Attempts` sees that.
             run.record(attempt, outcome)
             if outcome.verb is not Verb.ACK and each.member.rules.strict:

@@ -180,27 +180,36 @@ class Workers:
     def supervise(self, now: float) -> None:
         """Check the clock: relieve slow runs, extend handlers' deadlines, and give up attempts that timed out."""
         for worker in list(self._workers):
-            attempt, run, member = worker.attempt, worker.run, worker.member
+            # The worker changes them meanwhile. A call is read last: without one, what was read may be of a batch.
+            attempt, run, member, call = worker.attempt, worker.run, worker.member, worker.call
             if attempt is None or run is None or member is None or worker.abandoned:
                 continue
-            call = worker.call
-            if now - attempt.started > RELIEF_SECONDS and self._batches is None:
-                member.attempts.relieve(run)
-            attempts = [attempt] if call is None else [each.attempt for each in call.messages]
-            running = [each for each in attempts if each.state is State.RUNNING]
-            if not running or now < max(each.deadline for each in running):
-                continue
-            if not attempt.slow_reported:
-                attempt.slow_reported = True
-                stack = stacks.text_of_thread(worker.thread, HANDLING)
-                notices = member.signals.notices
-                facts.handler_slow(notices, **member.about(attempt), seconds=now - attempt.started, stack=stack)
-            longest = attempt.started + self.config.max_handler_time
-            if self.config.auto_extend and now < longest:
-                for each in running:
-                    each.deadline = min(now + self.config.visibility_timeout, longest)
-            elif not any(self._ends_process(each, now) for each in running):
-                self._abandon(worker, member, attempt, call, now)
+            if call is not None:
+                self._supervise(worker, member, [each.attempt for each in call.messages], call, now)
+            elif self._batches is None:
+                if now - attempt.started > RELIEF_SECONDS:
+                    member.attempts.relieve(run)
+                self._supervise(worker, member, [attempt], None, now)
+
+    def _supervise(
+        self, worker: Worker, member: Member, attempts: Sequence[Attempt], call: BatchCall | None, now: float
+    ) -> None:
+        """Check the clock of one handler. One whose messages a transaction is just settling is left alone."""
+        first, running = attempts[0], [each for each in attempts if each.state is State.RUNNING]
+        claimed = any(each.state is State.CLAIMED for each in attempts)
+        if claimed or not running or now < max(each.deadline for each in running):
+            return
+        if not first.slow_reported:
+            first.slow_reported = True
+            stack = stacks.text_of_thread(worker.thread, HANDLING)
+            notices = member.signals.notices
+            facts.handler_slow(notices, **member.about(first), seconds=now - first.started, stack=stack)
+        longest = first.started + self.config.max_handler_time
+        if self.config.auto_extend and now < longest:
+            for each in running:
+                each.deadline = min(now + self.config.visibility_timeout, longest)
+        elif not any(self._ends_process(each, now) for each in running):
+            self._abandon(worker, member, first, call, now)
 
     def _ends_process(self, attempt: Attempt, now: float) -> bool:
         """Whether the process ends because of an attempt: its lane must stay until the handler is gone."""
@@ -210,26 +219,29 @@ class Workers:
     def cut_off(self) -> None:
         """Abandon the threads whose messages went back. They end with their handlers, or with the process."""
         for worker in list(self._workers):
-            attempt = worker.attempt
-            if attempt is not None and attempt.state is State.SUPERSEDED and not worker.abandoned:
+            attempt, call = worker.attempt, worker.call
+            attempts = [each.attempt for each in call.messages] if call else [attempt] if attempt else []
+            states = {each.state for each in attempts}
+            if State.SUPERSEDED in states and not states & {State.RUNNING, State.CLAIMED} and not worker.abandoned:
                 worker.abandoned = True
                 if worker.passage is not None:
                     worker.passage.leave()
 
     def _abandon(self, worker: Worker, member: Member, attempt: Attempt, call: BatchCall | None, now: float) -> None:
         reason = f"timed out after {now - attempt.started:.1f} s in its handler"
-        if call is not None:
+        outcome = policy.timed_out(self.config, attempt, reason, now)  # before the lock: it asks the user's policy
+        if call is None:
+            if not member.attempts.give_up(attempt, outcome):
+                return
+        else:
             with worker.lock:
                 if worker.call is not call:
                     return  # it has ended just now
                 worker.abandoned = True
-        if call is None or len(call.messages) == 1:
-            outcome = policy.timed_out(self.config, attempt, reason, now)
-            if not member.attempts.give_up(attempt, outcome) and call is None:
-                return
-        if call is not None:
-            for each, run in call.runs:
-                each.attempts.finish(run, give_back=True, together=len(call.messages) // 2)
+                if len(call.messages) == 1:
+                    member.attempts.give_up(attempt, outcome)
+                for each, run in call.runs:
+                    each.attempts.finish(run, give_back=True, together=len(call.messages) // 2)
         facts.handler_abandoned(**member.about(attempt), seconds=now - attempt.started)
         if worker.passage is not None:
             worker.passage.leave()  # the attempt is decided: its handler must not keep the isolation waiting for ever

@@ -256,7 +256,8 @@ class LaneMachine(Process, RuleBasedStateMachine):
     @rule()
     def evict(self) -> None:
         """Others need the room."""
-        self.world.lane.state.drop_ready()
+        if not self.world.lane.evict(self.world.now):
+            self.world.lane.state.drop_ready()
 
     @rule()
     def stop(self) -> None:
@@ -442,7 +443,7 @@ class BatchMachine(LaneMachine):
         for attempt in [each for each, of in self.open.items() if of is run]:
             del self.open[attempt]
             if attempt.state is State.RUNNING:
-                self.world.lane.dispatch.returned(attempt, self.world.now)
+                self.world.lane.dispatch.returned(attempt, self.world.now, body=attempt.row)
                 attempt.move(State.SUPERSEDED)
                 self.starts[attempt.offset] -= 1
 
