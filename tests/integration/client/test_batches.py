@@ -107,7 +107,7 @@ def test_a_list_decides_about_each_message(lanelog_client: Client, raw: Any, ord
         return [Retry(0.05) if message.payload == b"late" and message.attempt == 1 else None for message in messages]
 
     lanelog_client.publish_many("t", [("a", b"x"), ("a", b"late"), ("a", b"x"), ("b", b"x"), ("b", b"x")])
-    subscription = lanelog_client.subscribe("t", "g", handle, order=order, batch=Batch(5, 3.0, "lanes"))
+    subscription = lanelog_client.subscribe("t", "g", handle, order=order, batch=Batch(5, 1.0, "lanes"))
     eventually(lambda: subscription.stats().acked == 5)
     first, *later = seen.items
     assert sorted(first) == [("a", 1, 1), ("a", 2, 1), ("a", 3, 1), ("b", 1, 1), ("b", 2, 1)]
@@ -117,6 +117,7 @@ def test_a_list_decides_about_each_message(lanelog_client: Client, raw: Any, ord
     eventually(lambda: (watermark(raw, "g", "t", "a"), watermark(raw, "g", "t", "b")) == (3, 2))
 
 
+@pytest.mark.thorough
 def test_a_list_may_reject_and_postpone(lanelog_client: Client, raw: Any) -> None:
     """A rejected message is a dead letter, and a postponed one comes again as attempt 1."""
     seen = Record()
@@ -134,6 +135,7 @@ def test_a_list_may_reject_and_postpone(lanelog_client: Client, raw: Any) -> Non
     assert rows(raw, "SELECT original_offset, last_error FROM queue_messages WHERE topic = 't_dlq'") == [(2, "never")]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("wrong", [[None], (None, None), [None, "no"], 7])
 def test_a_return_that_means_nothing_is_an_error_of_all_messages(
     lanelog_client: Client, caplog: pytest.LogCaptureFixture, wrong: object
@@ -174,6 +176,7 @@ def test_what_raises_is_tried_again_in_halves_until_a_message_fails_alone(
     assert rows(raw, "SELECT failure_count FROM queue_messages WHERE topic = 't_dlq'") == [(3,)]
 
 
+@pytest.mark.thorough
 def test_a_message_that_is_left_over_has_not_failed_alone(lanelog_client: Client) -> None:
     """The other one of its batch was acked by a call, and the handler raised then: it is tried alone, uncounted."""
     seen = Record()
@@ -190,6 +193,7 @@ def test_a_message_that_is_left_over_has_not_failed_alone(lanelog_client: Client
     assert seen.items == [[(1, 1), (2, 1)], [(2, 1)]]
 
 
+@pytest.mark.thorough
 def test_the_wait_of_a_whole_batch_is_not_that_of_a_message_without_attempts(lanelog_client: Client) -> None:
     """The first message is buried, as its last attempt failed; the second one waits as the handler said."""
     seen = Record()
@@ -208,6 +212,7 @@ def test_the_wait_of_a_whole_batch_is_not_that_of_a_message_without_attempts(lan
     assert seen.items == [[(1, 1), (2, 1)], [(1, 2), (2, 1)]]
 
 
+@pytest.mark.thorough
 def test_serial_order_hands_out_first_what_was_given_back(lanelog_client: Client) -> None:
     """A batch that times out goes before what is ready behind it: nothing of it has failed."""
     seen = Record()
@@ -225,6 +230,7 @@ def test_serial_order_hands_out_first_what_was_given_back(lanelog_client: Client
     assert [offset for each in seen.items[1:] for offset in each] == list(range(1, 9))
 
 
+@pytest.mark.thorough
 def test_strict_order_stops_a_lane_at_the_message_that_fails(lanelog_client: Client) -> None:
     """What follows it in its lane is not handled before it is done, and no other lane waits."""
     seen = Record()
@@ -242,6 +248,7 @@ def test_strict_order_stops_a_lane_at_the_message_that_fails(lanelog_client: Cli
         assert [offset for name, offset in done if name == key] == [1, 2, 3, 4]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ends", [Retry(0.05), Postpone(0.05)])
 def test_what_is_raised_for_the_whole_batch_holds_for_all_of_it(lanelog_client: Client, ends: Exception) -> None:
     """`Retry` and `Postpone` are not halved: the same messages come again, as the next attempt or as the first."""
@@ -259,6 +266,7 @@ def test_what_is_raised_for_the_whole_batch_holds_for_all_of_it(lanelog_client: 
     assert seen.items == [[(1, 1), (2, 1), (3, 1)], [(1, number), (2, number), (3, number)]]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("order", ["strict", "serial"])
 def test_a_batch_that_times_out_comes_again_in_halves(lanelog_client: Client, order: str) -> None:
     """The halves count no attempt, the message that hangs alone has failed, and a late return is nothing."""
@@ -303,6 +311,7 @@ def test_the_transaction_of_a_batch_is_all_or_nothing(lanelog_client: Client, ra
     assert rows(raw, "SELECT COUNT(*), MAX(attempts) FROM queue_history WHERE topic = 't'") == [(30, 1)]
 
 
+@pytest.mark.thorough
 def test_a_lane_that_is_lost_before_the_commit_takes_the_whole_transaction_with_it(
     lanelog_client: Client, raw: Any
 ) -> None:
@@ -333,6 +342,7 @@ def test_a_lane_that_is_lost_before_the_commit_takes_the_whole_transaction_with_
     assert sorted(effects(raw, "who, o, attempt")) == [("a", 1, 2), ("b", 1, 1)]
 
 
+@pytest.mark.thorough
 def test_after_a_crash_the_messages_come_alone(lanelog_client: Client, lanelog_url: str, raw: Any) -> None:
     """An attempt is counted for every message of the batch, since any of them may have been the cause."""
     seen = Record()
@@ -352,6 +362,7 @@ def test_after_a_crash_the_messages_come_alone(lanelog_client: Client, lanelog_u
     assert seen.items == [[(1, 2)], [(2, 2)], [(3, 2)]]
 
 
+@pytest.mark.thorough
 def test_middleware_gets_the_batch_and_a_message_may_settle_itself(lanelog_client: Client) -> None:
     """What a handler has settled by a call stays; an ack in a transaction of its own is refused with a way out."""
     seen = Record()
@@ -375,6 +386,7 @@ def test_middleware_gets_the_batch_and_a_message_may_settle_itself(lanelog_clien
     assert seen.items == [3]
 
 
+@pytest.mark.thorough
 def test_lanes_that_fill_the_memory_wait_for_nothing(lanelog_client: Client) -> None:
     """No more can come to a batch that waits when memory is full: what is there goes out at once."""
     seen = Record()
@@ -384,6 +396,7 @@ def test_lanes_that_fill_the_memory_wait_for_nothing(lanelog_client: Client) -> 
     assert len(seen.until(lambda items: len(items) >= 24, within=10)) >= 24
 
 
+@pytest.mark.thorough
 def test_a_batch_across_lanes_that_times_out_comes_again_in_halves(lanelog_client: Client) -> None:
     """The message that hangs is found, and fails alone, although each has a lane of its own."""
     seen = Record()
@@ -404,6 +417,7 @@ def test_a_batch_across_lanes_that_times_out_comes_again_in_halves(lanelog_clien
     assert subscription.stats().timed_out == 1
 
 
+@pytest.mark.thorough
 def test_a_message_settled_by_its_handler_lets_the_others_time_out(lanelog_client: Client) -> None:
     """The first one is acked by a call; then the handler hangs, and the second one comes again."""
     seen = Record()
@@ -421,6 +435,7 @@ def test_a_message_settled_by_its_handler_lets_the_others_time_out(lanelog_clien
         assert seen.wait(2) == [(1, 2), (2,)]
 
 
+@pytest.mark.thorough
 def test_a_transaction_in_another_thread_outlives_the_handler_that_raised(lanelog_client: Client, raw: Any) -> None:
     """The claim of that thread is not forgotten when the batch is given up: it commits, or the messages come again."""
     create_effects(raw)
@@ -465,6 +480,7 @@ def test_a_transaction_in_another_thread_outlives_the_handler_that_raised(lanelo
     assert effects(raw) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("order", ["strict", "serial"])
 def test_a_batch_is_acked_in_a_transaction_of_the_handlers_own(
     lanelog_client: Client, lanelog_url: str, raw: Any, order: str
@@ -499,6 +515,7 @@ def test_a_batch_is_acked_in_a_transaction_of_the_handlers_own(
     assert subscription.stats().retried == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("commits", [True, False])
 def test_a_batch_is_decided_by_a_transaction_that_outlives_its_handler(
     lanelog_client: Client, lanelog_url: str, raw: Any, commits: bool
@@ -529,6 +546,7 @@ def test_a_batch_is_decided_by_a_transaction_that_outlives_its_handler(
     assert sum(count for (count,) in effects(raw)) == 3
 
 
+@pytest.mark.thorough
 def test_a_message_that_expires_sooner_does_not_wait_for_a_full_batch(lanelog_client: Client) -> None:
     """A batch goes out in time for each of its messages."""
     seen = Record()
@@ -538,6 +556,7 @@ def test_a_message_that_expires_sooner_does_not_wait_for_a_full_batch(lanelog_cl
     assert subscription.stats().dead_lettered == 0
 
 
+@pytest.mark.thorough
 def test_a_subscription_that_stops_gives_back_what_its_batch_waits_with(lanelog_client: Client, raw: Any) -> None:
     """A batch that is not full yet is handed out by the next subscription, as attempt 1."""
     seen = Record()

@@ -8,7 +8,7 @@ from support.settling import HANDLING, assert_nothing_left, create_effects, effe
 from support.stage import Actor, Stage
 from support.waiting import eventually
 
-BATCH = {"size": 2, "wait": 3.0, "across": "lanes"}
+BATCH = {"size": 2, "wait": 2.0, "across": "lanes"}
 BEFORE_THE_FENCE = "before leases.FENCE following handler_transaction.SET_PATIENCE"
 BEHIND_THE_FENCE = "before COMMIT following deliveries.SETTLE_UNSETTLED"
 COMMITTED = "after COMMIT following deliveries.SETTLE_UNSETTLED"
@@ -56,7 +56,8 @@ def test_an_operator_waits_for_a_batch_behind_its_fence(stage: Stage) -> None:
     assert owner.started("j") == owner.started("k") == [(1, 1)]
 
 
-@pytest.mark.parametrize("point", [BEHIND_THE_FENCE, pytest.param(COMMITTED, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("point", [BEHIND_THE_FENCE, COMMITTED])
 def test_a_process_that_dies_over_the_commit_has_settled_all_of_the_batch_or_nothing(stage: Stage, point: str) -> None:
     """Before the COMMIT another process handles both messages, as attempt 2; after it nobody does."""
     owner = settling(stage, point)

@@ -333,11 +333,10 @@ class Batches:
         self, part: Sequence[Delivered], ends: Sequence[BaseException | None], began: float, seconds: float
     ) -> None:
         """Give observers the times: each message has its share of the time of the call."""
-        clock = time.time() - time.monotonic()
         for member in dict.fromkeys(each.member for each in part):
             if not member.signals.meter.observers:
                 continue
-            times = Handlings()
+            times, clock = Handlings(), time.time() - time.monotonic()
             for each, end in zip(part, ends, strict=True):
                 if each.member is member:
                     name = None if end is None or isinstance(end, Postpone) else type(end).__qualname__
