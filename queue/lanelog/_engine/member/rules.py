@@ -59,7 +59,8 @@ class SubscriptionRules:
         if config.batch is not None:
             size = config.batch.size
             self.batch = Gather(size, config.batch.wait if config.batch.across == "lane" else 0.0)
-            self.batch_size = max(self.batch_size, 2 * size)  # a lane reads on until half of it is ready
+            # A lane reads on until half of it is ready.
+            self.batch_size = max(self.batch_size, min(2 * size, config.prefetch))
 
     def run_size(self) -> int:
         """How many messages are about `RUN_SECONDS` of work. One until a run was measured."""
