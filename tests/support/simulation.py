@@ -31,9 +31,12 @@ from lanelog._engine.leasing.keeper import SET_PATIENCE
 from lanelog._engine.member import isolation
 from lanelog._engine.member.isolation import Isolation
 from lanelog._engine.server_identity import Connected, ServerIdentity
-from lanelog._engine.working.workers import Worker, Workers
+from lanelog._engine.working.batches import _single
+from lanelog._engine.working.worker import Worker
+from lanelog._engine.working.workers import Workers
 from lanelog._hints import sender
 from lanelog._process.loop import Loop
+from lanelog.batches import Messages
 from lanelog.errors import ClosedError, LeaseLost
 from support.sql import connect, rows
 from support.waiting import eventually
@@ -53,7 +56,7 @@ GROUPS = ("builders", "mailers")
 ATTEMPTS = 3
 """So many the retry policy allows."""
 WORKERS = 2
-OF_HANDLERS = ("workers", "auto_extend")  # refused where messages are pulled
+OF_HANDLERS = ("workers", "auto_extend", "batch")  # refused where messages are pulled
 LEASE = 10.0
 RENEWAL = 3.0
 PULL_TIMEOUT = 3.0
@@ -108,12 +111,19 @@ class Clock:
 class Hand(threading.Thread):
     """One worker's thread with one run: it goes on when the test says how its message ends, up to the next message."""
 
-    def __init__(self, process: Process, member: Member, run: Run) -> None:
+    def __init__(self, process: Process, runs: list[tuple[Member, Run]]) -> None:
         super().__init__(name=f"hand of {process!r}", daemon=True)
         self.process = process
-        self.member = member
-        self._run = run
+        self.member = runs[0][0]
+        self._runs = runs
         self.worker = Worker(0, thread=self)
+        self.call: list[tuple[Message, Attempt]] = []
+        """What its handler has got in its last call."""
+        self.fresh: list[Message] = []
+        """Those of them that nobody has taken note of yet."""
+        self.beside: list[Message] = []
+        """What its handler has not been asked about yet, of a batch."""
+        self._of_batch: Attempt | None = None
         self.message: Message | None = None
         self.ended = False
         self.refused = False  # its last explicit settlement raised LeaseLost
@@ -124,8 +134,13 @@ class Hand(threading.Thread):
     @property
     def attempt(self) -> Attempt:
         """What its handler has."""
-        assert self.worker.attempt is not None
-        return self.worker.attempt
+        found = self._of_batch or self.worker.attempt
+        assert found is not None
+        return found
+
+    def possible(self, outcome: str) -> str:
+        """The outcome itself, or what a message of a batch may do instead."""
+        return outcome if self._of_batch is None else INSTEAD.get(outcome, outcome)
 
     def go(self, outcome: str = "") -> None:
         """Let it run until its handler has a message, or the run is over."""
@@ -144,7 +159,10 @@ class Hand(threading.Thread):
         workers = self.process.workers(self.member.group)
         workers._workers.append(self.worker)
         try:
-            workers._work(self.worker, self.member, self._run)
+            if workers._batches is None:
+                workers._work(self.worker, self.member, self._runs[0][1])
+            else:
+                workers._batches.work(self.worker, self._runs)
         except BaseException as fault:  # noqa: BLE001 - to be raised by the test
             self._fault = fault
         finally:
@@ -156,6 +174,7 @@ class Hand(threading.Thread):
 
     def handle(self, message: Message) -> None:
         """The handler: wait for an order."""
+        self.call, self.fresh = [(message, self.attempt)], [message]
         self.message = message
         self._waits.release()
         self._may_go.acquire()
@@ -163,6 +182,55 @@ class Hand(threading.Thread):
             {**OUTCOMES, **OWN_OUTCOMES}[self._outcome](message)
         except LeaseLost:
             self.refused = True
+
+    def handle_batch(self, messages: Messages) -> list[BaseException | None]:
+        """The handler of a batch: wait for an order for each, or for one of a transaction of all of them.
+
+        In strict order what follows a failure in its lane is not handled.
+        """
+        assert self.worker.call is not None
+        attempts = [each.attempt for each in self.worker.call.messages]
+        self.call, self.fresh = list(zip(messages, attempts, strict=True)), list(messages)
+        ends: list[BaseException | None] = []
+        failed: set[str] = set()
+        try:
+            for number, message in enumerate(messages):
+                ends.append(None)
+                if message.key in failed:
+                    continue
+                self._of_batch, self.beside = attempts[number], messages[number + 1 :]
+                self.message = message
+                self._waits.release()
+                self._may_go.acquire()
+                if self._outcome == "effect" and number == 0:
+                    self._effects(messages)
+                    break
+                ends[-1] = self._end_of(message)
+                if ends[-1] is not None and self.member.rules.strict:
+                    failed.add(message.key)
+        finally:
+            self._of_batch, self.beside = None, []
+        return ends + [None] * (len(messages) - len(ends))
+
+    def _effects(self, messages: Messages) -> None:
+        try:
+            with messages.transaction() as connection:
+                for message in messages:
+                    _effect(connection, message)
+        except LeaseLost:
+            self.refused = True
+
+    def _end_of(self, message: Message) -> BaseException | None:
+        """What the handler's list has for a message."""
+        try:
+            OUTCOMES[self._outcome](message)
+        except LeaseLost:
+            self.refused = True
+        except _Nacked:
+            return lanelog.Retry()
+        except (lanelog.Postpone, lanelog.Reject) as end:
+            return end
+        return None
 
 
 class _Nacked(Exception):
@@ -233,6 +301,16 @@ OWN_OUTCOMES: dict[str, Callable[[Message], None]] = {
     "own effect, rolled back late": _left_open,
 }
 """The same with `message.ack(connection=)` in a transaction of the handler's own."""
+
+
+INSTEAD = {
+    "nack now": "nack",
+    "own effect": "ack now",
+    "own effect, rolled back": "nack",
+    "own effect, committed late": "ack",
+    "own effect, rolled back late": "nack",
+}
+"""What a message of a batch does instead of what is refused there."""
 
 
 class Process:
@@ -314,11 +392,21 @@ class Process:
             if self.isolation._alone or (run.alone and self.isolation._inside):
                 continue  # it waits until nobody is inside, or for a suspect
             handed.remove((member, run))
-            hand = Hand(self, member, run)
+            hand = Hand(self, [(member, run), *self._more(group, run)])
             self.hands.append(hand)
             self._go(hand)
             return hand
         return None
+
+    def _more(self, group: str, first: Run) -> list[tuple[Member, Run]]:
+        """The runs that go into one batch with a first one."""
+        batch, handed = self.subscriptions[group].config.batch, self._handed[group]
+        if batch is None or batch.across == "lane" or _single(first):
+            return []
+        more = [item for item in handed if not _single(item[1])][: batch.size - 1]
+        for item in more:
+            handed.remove(item)
+        return more
 
     def settle(self, hand: Hand, outcome: str) -> None:
         """A handler comes to its end."""
@@ -367,10 +455,10 @@ class Process:
         return message
 
     @staticmethod
-    def _handle(message: Message) -> None:
+    def _handle(message: Message | Messages) -> object:
         hand = threading.current_thread()
         assert isinstance(hand, Hand)
-        hand.handle(message)
+        return hand.handle_batch(message) if isinstance(message, Messages) else hand.handle(message)
 
     # -- ends ----------------------------------------------------------------------------------------------------------
 
@@ -510,7 +598,9 @@ class World:
         monkeypatch.setattr(ServerIdentity, "wait", wait_for_keeper)
 
 
-def options(order: str, *, retention: float, timeout: float | None) -> dict[str, Any]:
+def options(
+    order: str, *, retention: float, timeout: float | None, batch: lanelog.Batch | None = None
+) -> dict[str, Any]:
     """The options of one group's subscriptions; `timeout`: deliveries are given up after so many seconds."""
     return {
         "workers": WORKERS,
@@ -519,6 +609,7 @@ def options(order: str, *, retention: float, timeout: float | None) -> dict[str,
         "lease_duration": LEASE,
         "lease_renewal": RENEWAL,
         "batch_size": 4,
+        "batch": batch,
         "retry": lanelog.RetryPolicy(stop=stop_after_attempt(ATTEMPTS), wait=wait_fixed(2)),
         **({} if order != "concurrent" else {"lane_concurrency": 2}),
         **({} if timeout is None else {"visibility_timeout": timeout, "auto_extend": False}),

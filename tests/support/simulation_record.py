@@ -13,6 +13,7 @@ from attrs import define, field, frozen
 
 from lanelog._engine.lane.run import State
 from lanelog._engine.lane.values import CRASHED
+from lanelog.message import Message
 from support.simulation import ATTEMPTS, GROUPS, Clock, Hand, Process
 from support.simulation_tables import Lease, Place, Tables
 
@@ -83,10 +84,10 @@ class Record:
 
     # -- handlers ------------------------------------------------------------------------------------------------------
 
-    def began(self, hand: Hand, everybody: Sequence[Process]) -> None:
-        """A handler got a message: was it its turn?"""
-        message, process, now = hand.message, hand.process, self.tables
-        place, lease = _place(hand), Lease(process.owner(message.group), message.fencing_token)
+    def began(self, hand: Hand, message: Message, everybody: Sequence[Process]) -> None:
+        """A handler got a message, perhaps with others: was it its turn?"""
+        process, now = hand.process, self.tables
+        place, lease = _of(message), Lease(process.owner(message.group), message.fencing_token)
         what = f"{process!r} began {place}, attempt {message.attempt},"
         for key in ("", message.key):
             assert process not in self.paused.get((message.group, key), ()), f"{what} which is paused"
@@ -102,22 +103,38 @@ class Record:
             for one in everybody
             if not one.gone
             for other in one.hands
-            if other is not hand and other.message is not None and other.attempt.state is State.RUNNING
-            if (other.message.group, other.message.key) == (message.group, message.key)
-            if other.message.fencing_token == lease.epoch
+            if other is not hand and other.message is not None
+            if any(
+                attempt.state is State.RUNNING
+                and _of(one)._replace(offset=message.offset) == place
+                and one.fencing_token == lease.epoch
+                for one, attempt in other.call
+            )
         ]
         most = 2 if self.orders[message.group] == "concurrent" else 1
         assert len(others) < most, f"{what} while {others} had the lane"
-        assert all(_place(other) != place for other in others), f"{what} twice"
+        assert all(_of(one) != place for other in others for one, _ in other.call), f"{what} twice"
         if self.orders[message.group] == "strict":
             for lower in range(1, message.offset):
                 earlier = place._replace(offset=lower)
                 if self.targets.get((place.key, lower), place.group) != place.group:
                     continue
-                assert now.settled(earlier) or (earlier, lease) in self.acks, f"{what} before {lower} was done"
+                with_it = earlier in [_of(one) for one, _ in hand.call]
+                assert with_it or now.settled(earlier) or (earlier, lease) in self.acks, f"{what} before {lower}"
         self.counted[place] = message.attempt
         self.begun.add((place, lease.epoch, message.attempt))
         self.died.pop(place, None)
+
+    def gave_back(self, hand: Hand) -> None:
+        """A batch is over, or was given up: what it had begun and not decided goes back uncounted.
+
+        Not where somebody else has the lane by now: he has counted it, as after a crash.
+        """
+        for message, attempt in hand.call if len(hand.call) > 1 else ():
+            place, lease = _of(message), Lease(hand.process.owner(message.group), message.fencing_token)
+            if attempt.state is State.SUPERSEDED and self.tables.leases.get((place.group, place.key)) == lease:
+                self.counted[place] -= 1
+        hand.call = []
 
     def decided(self, hand: Hand, outcome: str) -> None:
         """A handler is about to end: from now on this outcome is allowed."""
@@ -126,7 +143,10 @@ class Record:
             return
         place = _place(hand)
         if outcome in ("ack", "ack now", "effect", "own effect"):
-            self.acks.add((place, Lease(hand.process.owner(place.group), message.fencing_token)))
+            owner = hand.process.owner(place.group)
+            self.acks.add((place, Lease(owner, message.fencing_token)))
+            for other in hand.beside if outcome == "effect" else ():
+                self.acks.add((Place(other.group, other.key, other.offset), Lease(owner, other.fencing_token)))
         elif outcome == "reject":
             self.rejects.add((place, Lease(hand.process.owner(place.group), message.fencing_token)))
         elif outcome == "postpone":
@@ -326,4 +346,8 @@ class Record:
 
 
 def _place(hand: Hand) -> Place:
-    return Place(hand.message.group, hand.message.key, hand.message.offset)
+    return _of(hand.message)
+
+
+def _of(message: Message) -> Place:
+    return Place(message.group, message.key, message.offset)

@@ -40,6 +40,7 @@ MOSTLY = st.sampled_from([True, True, False])
 PICK = st.integers(0, 3)
 NAME = st.sampled_from(["p1", "p2", "p3"])
 GROUP = st.sampled_from(GROUPS)
+BATCH = st.sampled_from([None, None, lanelog.Batch(2, 0.0), lanelog.Batch(2, 1.0), lanelog.Batch(3, 0.0, "lanes")])
 KEY = st.sampled_from("abc")
 TARGET = st.sampled_from(["earliest", "latest", "offset", "offset", "instant"])
 STEERING = st.sampled_from(["skip", "skip", "release", "release", "pause lane", "pause group", "resume"])
@@ -60,13 +61,21 @@ class Simulation(RuleBasedStateMachine):
         retention=st.sampled_from([0.0, 15.0]),
         timeout=st.sampled_from([None, 3.0]),
         count=st.integers(1, 5),
+        batches=st.tuples(BATCH, BATCH),
     )
-    def begin(self, order: str, retention: float, timeout: float | None, count: int) -> None:
+    def begin(
+        self,
+        order: str,
+        retention: float,
+        timeout: float | None,
+        count: int,
+        batches: tuple[lanelog.Batch | None, lanelog.Batch | None] = (None, None),
+    ) -> None:
         """One group is strict; the other may be anything."""
         self.world.begin()
         self.options = {
-            GROUPS[0]: options("strict", retention=retention, timeout=None),
-            GROUPS[1]: options(order, retention=retention, timeout=timeout),
+            GROUPS[0]: options("strict", retention=retention, timeout=None, batch=batches[0]),
+            GROUPS[1]: options(order, retention=retention, timeout=timeout, batch=batches[1]),
         }
         self.publisher = Process(self.world, "publisher", {})
         self.record = Record(self.world.raw, self.world.clock, {GROUPS[0]: "strict", GROUPS[1]: order}, retention)
@@ -253,6 +262,9 @@ class Simulation(RuleBasedStateMachine):
         if loop == "keeper":
             self.record.kept(process)
         self.look(process)
+        for hand in process.hands:
+            if hand.worker.abandoned:
+                self.record.gave_back(hand)
         if not process.gone and process in self.orphans and any(m.failure is not None for m in process.members):
             process.crash()
             self.look(None)
@@ -344,7 +356,7 @@ class Simulation(RuleBasedStateMachine):
         return hand
 
     def end_message(self, hand: Hand, outcome: str) -> None:
-        message = hand.message
+        message, outcome = hand.message, hand.possible(outcome)
         place = Place(message.group, message.key, message.offset)
         self.record.decided(hand, outcome)
         hand.process.settle(hand, outcome)
@@ -367,8 +379,11 @@ class Simulation(RuleBasedStateMachine):
     def after(self, hand: Hand) -> None:
         """A worker went as far as it could: it may have the next message."""
         self.look(hand.process)
-        if hand.message is not None:
-            self.record.began(hand, self.everybody)
+        for message in hand.fresh:
+            self.record.began(hand, message, self.everybody)
+        hand.fresh = []
+        if hand.ended:
+            self.record.gave_back(hand)
 
     # -- what must be true ---------------------------------------------------------------------------------------------
 
