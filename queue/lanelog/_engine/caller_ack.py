@@ -275,10 +275,12 @@ def follow_batch(
     """
     if not messages:
         return
-    first, acks = messages[0], [each.attempt.ack for each in messages]
-    fate = follow(transaction(), first.member, first.attempt, context)
-    for each, ack in zip(messages[1:], acks[1:], strict=True):
-        term = each.attempt.term
+    # Before the question: after a reload the answer may be of another server, and the settler asks once more.
+    asked = [(each, each.attempt.ack, each.attempt.term) for each in messages[1:]]
+    fate = follow(transaction(), messages[0].member, messages[0].attempt, context)
+    for each, ack, term in asked:
+        if each.attempt.term != term:
+            continue
         if fate is Fate.GONE:
             error = without_commit(each.member, each.attempt) if ack is None or ack.raised is None else ack.raised
             _not_acked(each.member, each.attempt, error, ack=ack)
