@@ -348,10 +348,10 @@ def test_after_a_crash_the_messages_come_alone(lanelog_client: Client, lanelog_u
     seen = Record()
     lanelog_client.publish_many("t", [("a", b"x")] * 3)
     program = (
-        "import lanelog, os, sys, time\n"
+        "import lanelog, os, sys, threading\n"
         "client = lanelog.connect(sys.argv[1])\n"
         "client.subscribe('t', 'g', lambda messages: os._exit(9), batch=lanelog.Batch(3, 30))\n"
-        "time.sleep(60)\n"
+        "threading.Event().wait(60)\n"
     )
     done = subprocess.run([sys.executable, "-c", program, lanelog_url], timeout=60, check=False, env=os.environ)
     assert done.returncode == 9
