@@ -32,7 +32,6 @@ from lanelog._engine.handler_transaction import HandlerTransaction
 from lanelog._engine.lane import policy
 from lanelog._engine.lane.run import State
 from lanelog._engine.lane.values import EXPIRED, Verb
-from lanelog._engine.member.isolation import Passage, process_isolation
 from lanelog._engine.working import stacks
 from lanelog._engine.working.worker import BatchCall, Worker
 from lanelog._facts.engine import worker as facts
@@ -134,20 +133,9 @@ class Batches:
 
     def work(self, worker: Worker, runs: list[tuple[Member, Run]]) -> None:
         """Handle the messages of some runs as one batch."""
-        isolation, alone = process_isolation(), runs[0][1].alone
-        worker.waits = time.monotonic()
-        if alone:
-            member, run = runs[0]
-            inside = isolation.enter_alone(
-                lambda: bool(run.attempts) and member.attempts.may_start(run.term, time.monotonic())
-            )
-        else:
-            isolation.enter()
-            inside = True
-        worker.waits = 0.0
-        worker.passage = passage = Passage(isolation) if inside else None
+        worker.passage = passage = worker.enter(*runs[0])
         try:
-            if inside:
+            if passage is not None:
                 runs = self._marked(runs)
                 self._handle(worker, self._started(runs), tuple(runs))
             for member, run in runs:

@@ -22,7 +22,6 @@ from lanelog._engine.delivery import message_of
 from lanelog._engine.lane import policy
 from lanelog._engine.lane.run import State
 from lanelog._engine.lane.values import ACKED, EXPIRED, Verb
-from lanelog._engine.member.isolation import Passage, process_isolation
 from lanelog._engine.member.rules import RUN_SECONDS
 from lanelog._engine.working import stacks, workload
 from lanelog._engine.working.batches import Batches
@@ -283,17 +282,8 @@ class Workers:
             member.fail(fault)
 
     def _work(self, worker: Worker, member: Member, run: Run) -> None:
-        isolation = process_isolation()
-        worker.waits = time.monotonic()
-        if run.alone:
-            inside = isolation.enter_alone(
-                lambda: bool(run.attempts) and member.attempts.may_start(run.term, time.monotonic())
-            )
-        else:
-            isolation.enter()
-            inside = True
-        worker.waits = 0.0
-        passage = Passage(isolation) if inside else None
+        passage = worker.enter(member, run)
+        inside = passage is not None
         began = time.monotonic()
         meter = member.signals.meter
         ended: list[_Timed] | None = [] if meter.observers else None
